@@ -1,0 +1,1 @@
+"""Configuration -> CUDA source (Jinja2) -> cubin (NVRTC) with its launch recipe."""

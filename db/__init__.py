@@ -1,0 +1,1 @@
+"""The history: models, migrations, queries, export and merge."""

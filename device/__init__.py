@@ -1,0 +1,1 @@
+"""Where a kernel runs: launching, verifying, measuring, baselines, worker processes."""

@@ -1,0 +1,154 @@
+"""Where a kernel runs: the words that every device shares, and the Device protocol.
+
+A device proves a kernel right and times it, in a worker process of its own (:mod:`gemmtune.device.worker`). Parent and
+worker exchange a :class:`Job` and a :class:`Report`, plain picklable data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from gemmtune.codegen.kernel import CompiledKernel
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import Problem
+
+Regime = Literal["sustained", "burst"]
+Cache = Literal["cold", "warm"]
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    CORRECT = "correct"
+    PRUNED = "pruned"
+    COMPILE = "compile"
+    LAUNCH = "launch"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    WRONG = "wrong"
+    UNSTABLE = "unstable"
+    ABANDONED = "abandoned"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The proof: worst componentwise error over all checks, its bound, and what was checked.
+
+    ``rel_error`` = max |d - ref| / scale and ``error_bound`` = the bound's ``relative``; ``excess`` = max of
+    |d - ref| / (accumulation * scale + rounding * |ref|): right where <= 1. ``checks`` describes each run in words
+    ("m=512: 8 of 16 blocks, schedule lowest-first"); ``coverage`` is the fraction of the output compared.
+    """
+
+    passed: bool
+    rel_error: float
+    error_bound: float
+    excess: float
+    checks: tuple[str, ...]
+    coverage: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A time in microseconds with the 95 % interval of its median.
+
+    ``estimated`` marks a model's answer (emulator): no baseline, no interval, no samples. ``ratio`` = baseline time /
+    our time, from interleaved pairs. ``clock_mhz`` and ``throttle`` are read during the run where NVML is there.
+    """
+
+    us: float
+    us_low: float
+    us_high: float
+    baseline_us: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    samples: tuple[float, ...] = ()
+    baseline_samples: tuple[float, ...] = ()
+    estimated: bool = False
+    clock_mhz: float | None = None
+    throttle: str = ""
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to prove and time. ``best_us``/``best_ratio``: the study's best so far, for abandoning clear losers."""
+
+    problem: Problem
+    kernel: CompiledKernel
+    seed: int
+    regime: Regime = "sustained"
+    cache: Cache = "cold"
+    best_us: float | None = None
+    best_ratio: float | None = None
+    verify: bool = True
+    measure: bool = True
+    effort: Literal["trial", "final"] = "trial"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a job. ``detail`` is one sentence where the outcome is not ``correct``; seconds by stage."""
+
+    outcome: Outcome
+    detail: str = ""
+    verification: Verification | None = None
+    measurement: Measurement | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Device(Protocol):
+    """A place where kernels run.
+
+    ``kind`` is ``"cuda"``, ``"emulator"`` or ``"replay"``; numbers of different kinds never meet in one ranking.
+    Implementations: :class:`gemmtune.device.cuda.CudaDevice`, :class:`gemmtune.device.emulator.EmulatorDevice`;
+    :func:`gemmtune.device.open_device` chooses.
+    """
+
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """How the user named it: ``cuda:0`` or ``emulator:h200``."""
+        ...
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU it is, or stands for."""
+        ...
+
+    @property
+    def estimates(self) -> bool:
+        """Whether its times are estimates."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """Versions that make numbers comparable: driver, cuda, nvrtc, python packages."""
+        ...
+
+    def run(self, job: Job, timeout: float) -> Report:
+        """Prove and time one kernel; never raises for what the kernel does: a hang or crash is a report."""
+        ...
+
+    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
+        """Re-measure finalists interleaved with each other and the baseline (on estimating devices: run them again)."""
+        ...
+
+    def close(self) -> None:
+        """End the worker; safe to call twice."""
+        ...
+
+
+def describe(report: Report) -> dict[str, Any]:
+    """A report as short JSON data, for logs."""
+    out: dict[str, Any] = {"outcome": str(report.outcome), "detail": report.detail}
+    if report.measurement:
+        out |= {"us": report.measurement.us, "ratio": report.measurement.ratio}
+    if report.verification:
+        out["rel_error"] = report.verification.rel_error
+    return out

@@ -1,0 +1,1 @@
+"""A real GPU through NVRTC and CuPy."""

@@ -1,0 +1,1 @@
+"""Kernel packs: export, check, and the runtime that loads them."""

@@ -1,0 +1,1 @@
+"""A study: strategies that propose, the course of a trial, resume."""

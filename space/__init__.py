@@ -1,0 +1,1 @@
+"""What can be asked and tried: problems, GPUs, kernel families, constraints, recipes, cost estimate."""

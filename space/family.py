@@ -1,0 +1,115 @@
+"""A kernel family: one template with its knobs, rules, resources, estimate and launch plan.
+
+A family is one module in ``space/families/`` and one folder in ``codegen/templates/``; a knob is added in those two
+places alone. Rules and derived quantities are expressions, so that a million configurations are judged at once with
+NumPy and any one of them can be explained in a sentence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gemmtune.space.configuration import Configuration, Parameter
+from gemmtune.space.constraint import Constraint
+from gemmtune.space.errors import ConfigurationError
+from gemmtune.space.expression import expression
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import Problem
+from gemmtune.space.recipe import LaunchRecipe
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel asks of the GPU before it is compiled: threads and shared bytes a block, registers a thread (a guess)."""
+
+    threads: int
+    shared_bytes: int
+    registers: int
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the cost estimate needs to know of a configuration; see :mod:`gemmtune.space.estimate`."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    splits: int
+    stages: int
+    threads: int
+    shared_bytes: int
+    registers: int
+    unit: str
+    """``"tensor"`` or ``"fma"``: which pipe does the arithmetic."""
+    efficiency: float = 1.0
+    """Fraction of the pipe's peak that the inner loop can issue (instruction mix, bank conflicts), 0..1."""
+    padded_k: int = 0
+
+
+class Family(ABC):
+    """Base of every family. Subclasses are stateless: one instance serves all problems and GPUs."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    searchable: ClassVar[bool] = True
+    """Whether studies search it (the naive kernel is there to compare with, not to search)."""
+    definitions: ClassVar[Mapping[str, str]] = {}
+    """Derived integers by name, in order; each may use knobs, earlier definitions, the problem's and GPU's names."""
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
+
+    @abstractmethod
+    def unsupported(self, problem: Problem, gpu: Gpu) -> str | None:
+        """Why this family cannot serve ``problem`` on ``gpu``, as a sentence; None where it can."""
+
+    @abstractmethod
+    def parameters(self, problem: Problem, gpu: Gpu) -> tuple[Parameter, ...]:
+        """The knobs with their values for this problem and GPU, in the order they are printed."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, configuration: Configuration) -> LaunchRecipe:
+        """How to launch the kernel of ``configuration``."""
+
+    @abstractmethod
+    def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
+        """What the cost estimate needs to know."""
+
+    @abstractmethod
+    def context(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
+        """Values for the template ``codegen/templates/<name>/kernel.cu.j2``."""
+
+    def environment(self, problem: Problem, gpu: Gpu) -> dict[str, Any]:
+        """The constants that rules may use: the problem's environment and the GPU's limits."""
+        return {**problem.environment(), **gpu.environment()}
+
+    def bind(self, problem: Problem, configuration: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
+        """All names of one configuration: constants, knobs and definitions."""
+        env = {**self.environment(problem, gpu), **configuration}
+        for name, text in self.definitions.items():
+            env[name] = expression(text)(env)
+        return env
+
+    def why_invalid(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> list[str]:
+        """Every reason why a configuration is not in the space, as sentences; empty where it is valid.
+
+        Raises:
+            ConfigurationError: it belongs to another family.
+        """
+        if configuration.family != self.name:
+            raise ConfigurationError(f"Configuration {configuration} is of family {configuration.family!r}, not {self.name!r}.")
+        reason = self.unsupported(problem, gpu)
+        if reason:
+            return [f"support: {reason}"]
+        knobs = {p.name: p for p in self.parameters(problem, gpu)}
+        out = [f"knob: {name} is not a knob of {self.name}" for name in configuration if name not in knobs]
+        out += [f"knob: {name} has no value" for name in knobs if name not in configuration]
+        for name, value in configuration.items():
+            if name in knobs and value not in knobs[name].values:
+                values = ", ".join(map(str, knobs[name].values))
+                out.append(f"knob: {name}={value} is not among its values for this problem: {values}")
+        if out:
+            return out
+        env = self.bind(problem, configuration, gpu)
+        return [c.explain(env) for c in self.constraints if not c.holds(env)]

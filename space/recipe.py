@@ -1,0 +1,155 @@
+"""The launch recipe: everything needed to launch one compiled kernel, as plain data beside its cubin.
+
+Launching uses the recipe alone and never the code of the family that made it, so that a pack outlives the version of
+gemmtune that wrote it. Sizes are integer expressions (:mod:`gemmtune.space.expression`) over the problem's axes and the
+names a caller binds: for a GEMM ``m n k lda ldb ldd ldc`` (elements) and ``ptr_a ptr_b ptr_d ...`` (byte addresses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from gemmtune.space.errors import PackError
+from gemmtune.space.expression import expression
+
+SCHEMA = 1
+ArgumentKind = Literal["pointer", "scalar", "workspace", "counters"]
+SCALAR_TYPES = ("i32", "i64", "u32", "u64", "f32")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument, in order.
+
+    ``pointer``: the device pointer of tensor ``name``. ``scalar``: ``name`` or, for integers, ``expr`` over the bound
+    names, passed as ``type``. ``workspace`` / ``counters``: the scratch buffer and the zero-initialised counters.
+    """
+
+    kind: ArgumentKind
+    name: str = ""
+    type: str = ""
+    expr: str = ""
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """What must hold for the kernel to be right: an expression and the sentence shown where it does not."""
+
+    expr: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Which part of the output a block writes: sizes, and origin as expressions over ``bx by bz`` and the axes.
+
+    Used by the emulator to choose blocks and to know what they must have written. Blocks with the same origin
+    (split-K siblings) belong together.
+    """
+
+    rows: int
+    columns: int
+    row: str
+    column: str
+
+
+@dataclass(frozen=True)
+class LaunchRecipe:
+    """How to launch one kernel. ``dynamic_shared`` in bytes; ``workspace`` and ``counters`` are expressions in bytes."""
+
+    entry: str
+    block: tuple[int, int, int]
+    grid: tuple[str, str, str]
+    arguments: tuple[Argument, ...]
+    tile: Tile
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dynamic_shared: int = 0
+    workspace: str = "0"
+    counters: str = "0"
+    preconditions: tuple[Precondition, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    """Axes compiled into the kernel: the launch's axes must equal them."""
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def grid_size(self, env: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Blocks in x, y, z for the bound names ``env``."""
+        x, y, z = (int(expression(g)(env)) for g in self.grid)
+        return x, y, z
+
+    def unmet(self, env: Mapping[str, Any]) -> str | None:
+        """The sentence of the first condition that ``env`` does not meet, or None."""
+        for name, value in self.constants.items():
+            if env.get(name) != value:
+                return f"{name} is compiled in as {value}, but the call has {env.get(name)}"
+        for condition in self.preconditions:
+            if not expression(condition.expr)(env):
+                return condition.text
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LaunchRecipe:
+        """Read a recipe, checking every field.
+
+        Raises:
+            PackError: a missing or unknown field, a value of the wrong type or out of range, a newer schema.
+            ExpressionError: an expression that is not allowed.
+        """
+        fields = dict(data)
+        schema = fields.pop("schema", None)
+        if schema != SCHEMA:
+            raise PackError(f"The launch recipe has schema {schema!r}, but this gemmtune reads {SCHEMA}: upgrade gemmtune.")
+        try:
+            recipe = cls(
+                entry=fields.pop("entry"),
+                block=_triple(fields.pop("block")),
+                grid=_triple(fields.pop("grid")),
+                arguments=tuple(Argument(**a) for a in fields.pop("arguments")),
+                tile=Tile(**fields.pop("tile")),
+                cluster=_triple(fields.pop("cluster")),
+                dynamic_shared=fields.pop("dynamic_shared"),
+                workspace=fields.pop("workspace"),
+                counters=fields.pop("counters"),
+                preconditions=tuple(Precondition(**p) for p in fields.pop("preconditions")),
+                constants=dict(fields.pop("constants")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PackError(f"The launch recipe is malformed: {error!r}.") from None
+        if fields:
+            raise PackError(f"The launch recipe has unknown fields {sorted(fields)}: it was altered, or is of a newer version.")
+        recipe._check()
+        return recipe
+
+    def _check(self) -> None:
+        texts = [*self.grid, self.workspace, self.counters, self.tile.row, self.tile.column]
+        texts += [p.expr for p in self.preconditions] + [a.expr for a in self.arguments if a.expr]
+        for text in texts:
+            expression(text)
+        whole = [*self.block, *self.cluster, self.tile.rows, self.tile.columns]
+        if not all(isinstance(v, int) and 0 < v <= 2**31 for v in whole) or self.threads > 1024:
+            raise PackError(f"The launch recipe has block {self.block}, cluster {self.cluster} or tile out of range.")
+        if not isinstance(self.dynamic_shared, int) or not 0 <= self.dynamic_shared <= 2**20:
+            raise PackError(f"The launch recipe asks for {self.dynamic_shared!r} bytes of shared memory.")
+        if not isinstance(self.entry, str) or not self.entry.isidentifier():
+            raise PackError(f"The launch recipe has the entry {self.entry!r}, which is not a function name.")
+        for a in self.arguments:
+            if a.kind not in ("pointer", "scalar", "workspace", "counters"):
+                raise PackError(f"The launch recipe has an argument of unknown kind {a.kind!r}.")
+            if a.kind == "scalar" and a.type not in SCALAR_TYPES:
+                raise PackError(f"The launch recipe has a scalar argument of unknown type {a.type!r}.")
+        if not all(isinstance(v, int) for v in self.constants.values()):
+            raise PackError("The launch recipe has a constant that is not an integer.")
+
+
+def _triple(value: Any) -> Any:
+    x, y, z = value
+    return x, y, z
