@@ -1,0 +1,60 @@
+"""What the launch recipes of all GEMM families share: argument order, tile order, alignment preconditions.
+
+The argument order is that of the macro ``parameters`` in ``codegen/templates/common/gemm.cuh.j2``.
+"""
+
+from __future__ import annotations
+
+from gemmtune.space.gemm import Gemm
+from gemmtune.space.recipe import Argument, Precondition, Tile
+
+
+def arguments(problem: Gemm, *, workspace: bool = False) -> tuple[Argument, ...]:
+    """Kernel arguments in order: pointers, m, pitches, the epilogue's operands, then workspace and counters."""
+    out = [
+        Argument("pointer", "a"),
+        Argument("pointer", "b"),
+        Argument("pointer", "d"),
+        Argument("scalar", "m", "i32", "m"),
+        Argument("scalar", "lda", "i64", "lda"),
+        Argument("scalar", "ldb", "i64", "ldb"),
+        Argument("scalar", "ldd", "i64", "ldd"),
+    ]
+    if problem.epi.reads_c:
+        out += [Argument("pointer", "c"), Argument("scalar", "ldc", "i64", "ldc")]
+    out += [Argument("scalar", name, "f32") for name in problem.epi.scalars]
+    if problem.epi.reads_bias:
+        out.append(Argument("pointer", "bias"))
+    if workspace:
+        out += [Argument("workspace"), Argument("counters")]
+    return tuple(out)
+
+
+def grid(bm: int, bn: int, splits: int = 1) -> tuple[str, str, str]:
+    """One block a tile in x, the splits of K in z."""
+    return f"ceil_div(m, {bm}) * ceil_div(n, {bn})", "1", str(splits)
+
+
+def tile(bm: int, bn: int, group: int) -> Tile:
+    """Origin of block ``bx``: the arithmetic of ``tile_of`` in the template, as expressions."""
+    tiles_n = f"ceil_div(n, {bn})"
+    if group == 1:
+        return Tile(bm, bn, f"bx // {tiles_n} * {bm}", f"bx % {tiles_n} * {bn}")
+    width = f"({group} * {tiles_n})"
+    first = f"(bx // {width} * {group})"
+    rows = f"min(ceil_div(m, {bm}) - {first}, {group})"
+    inside = f"(bx % {width})"
+    return Tile(bm, bn, f"({first} + {inside} % {rows}) * {bm}", f"({inside} // {rows}) * {bn}")
+
+
+def aligned(name: str, size: int, elements: int) -> tuple[Precondition, ...]:
+    """Tensor ``name`` (a, b, d or c) is accessed ``elements`` at a time: its address and pitch must be multiples."""
+    if elements == 1:
+        return ()
+    return (
+        Precondition(f"ptr_{name} % {size * elements} == 0", f"the address of {name} is not a multiple of {size * elements} bytes"),
+        Precondition(f"ld{name} % {elements} == 0", f"the leading dimension of {name} is not a multiple of {elements} elements"),
+    )
+
+
+RUNTIME_M = Precondition("m >= 1 and m < 2147483648 - 1024", "m is out of the range of a 32-bit row index")
