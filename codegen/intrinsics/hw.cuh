@@ -26,9 +26,9 @@ HW_FN float to_float(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"
 HW_FN float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
 
 template <class T> HW_FN T from_float(float x);
-template <> HW_FN float from_float<float>(float x) { return x; }
-template <> HW_FN f16 from_float<f16>(float x) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
-template <> HW_FN bf16 from_float<bf16>(float x) {
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ f16 from_float<f16>(float x) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
   bf16 r;
 #if __CUDA_ARCH__ >= 800
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));

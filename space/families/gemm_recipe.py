@@ -6,6 +6,8 @@ The argument order is that of the macro ``parameters`` in ``codegen/templates/co
 from __future__ import annotations
 
 from gemmtune.space.gemm import Gemm
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import Problem
 from gemmtune.space.recipe import Argument, Precondition, Tile
 
 
@@ -52,9 +54,27 @@ def aligned(name: str, size: int, elements: int) -> tuple[Precondition, ...]:
     if elements == 1:
         return ()
     return (
-        Precondition(f"ptr_{name} % {size * elements} == 0", f"the address of {name} is not a multiple of {size * elements} bytes"),
-        Precondition(f"ld{name} % {elements} == 0", f"the leading dimension of {name} is not a multiple of {elements} elements"),
+        Precondition(
+            f"ptr_{name} % {size * elements} == 0",
+            f"the address of {name} is not a multiple of {size * elements} bytes",
+        ),
+        Precondition(
+            f"ld{name} % {elements} == 0", f"the leading dimension of {name} is not a multiple of {elements} elements"
+        ),
     )
 
 
 RUNTIME_M = Precondition("m >= 1 and m < 2147483648 - 1024", "m is out of the range of a 32-bit row index")
+
+
+def unsupported(problem: Problem, gpu: Gpu, family: str, capability: tuple[int, int]) -> str | None:
+    """What no GEMM kernel of ours can do: other problems, older GPUs, sizes past the 32-bit indices of a tile."""
+    if not isinstance(problem, Gemm):
+        return f"{family} computes GEMMs, not problems of kind {problem.kind!r}"
+    if gpu.capability < capability:
+        have, need = (".".join(map(str, c)) for c in (gpu.capability, capability))
+        return f"{family} needs compute capability {need}, but {gpu.name} has {have}"
+    for name, size in problem.axes.items():
+        if size >= 2**31 - 1024:
+            return f"{family} indexes {name} with 32 bits, but {name} is {size}: split the problem"
+    return None
