@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gemmtune.space.errors import ExpressionError
 from gemmtune.space.expression import Expression, expression
 
 
@@ -35,4 +36,21 @@ class Constraint:
 
     def explain(self, env: Mapping[str, Any]) -> str:
         """The sentence with its values filled in, led by the rule's name."""
-        return f"{self.name}: {self.sentence.format_map(dict(env))}"
+        return f"{self.name}: {self.sentence.format_map(_Known(env))}"
+
+    def broken(self, env: Mapping[str, Any]) -> str | None:
+        """The sentence where the rule does not hold, None where it does.
+
+        A rule that divides by zero, or needs a definition that does, does not hold.
+        """
+        try:
+            return None if self.holds(env) else self.explain(env)
+        except ExpressionError as error:
+            return f"{self.explain(env)} ({error})"
+
+
+class _Known(dict[str, Any]):
+    """The values of a sentence; a definition that has none reads "?"."""
+
+    def __missing__(self, name: str) -> str:
+        return "?"

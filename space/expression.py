@@ -1,13 +1,13 @@
 """Small integer expressions: grids, workspace sizes, preconditions and constraints as checked text.
 
 Expressions come from packs made elsewhere and from users' own spaces, so they are never trusted: the text is parsed
-with :mod:`ast`, every node is checked against a short list (integers, short strings, names, ``+ - * // %``, comparisons,
-``and or not``, ``x if c else y`` and the functions below), and only then compiled. There is no attribute, no
-subscript, no power and no shift, and text length and depth are capped, so that no expression can run long or grow a
-huge number.
+with :mod:`ast`, every node is checked against a short list (integers, short words, names, ``+ - * // %``,
+comparisons, ``and or not``, ``x if c else y`` and the functions below), and only then compiled. There is no attribute,
+no subscript, no power and no shift, words may be compared but never computed with (``"a" * 10**12`` would fill the
+memory), and text length and depth are capped, so that no expression can run long or grow a huge number.
 
 One text evaluates in two ways: on Python integers (launching a kernel) and on NumPy arrays, element by element
-(enumerating a space).
+(enumerating a space). Both give the same values wherever the integers fit in 64 bits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmtune.space.array_expression import evaluate
 from gemmtune.space.errors import ExpressionError
 
 MAX_LENGTH = 2000
@@ -55,36 +56,13 @@ _SCALAR: dict[str, Callable[..., Any]] = {
 }
 
 
-def _array_min(*xs: Any) -> Any:
-    out = xs[0]
-    for x in xs[1:]:
-        out = np.minimum(out, x)
-    return out
-
-
-def _array_max(*xs: Any) -> Any:
-    out = xs[0]
-    for x in xs[1:]:
-        out = np.maximum(out, x)
-    return out
-
-
-_ARRAY: dict[str, Callable[..., Any]] = {
-    "min": _array_min,
-    "max": _array_max,
-    "abs": np.abs,
-    "ceil_div": _ceil_div,
-    "round_up": _round_up,
-    "is_power_of_two": lambda a: (np.asarray(a) > 0) & ((np.asarray(a) & (np.asarray(a) - 1)) == 0),
-    "alignment": lambda a, cap: np.where(np.asarray(a) == 0, cap, np.minimum(np.asarray(a) & -np.asarray(a), cap)),
-    "_and": np.logical_and,
-    "_or": np.logical_or,
-    "_not": np.logical_not,
-    "_where": np.where,
-}
 _ARITY = {"abs": (1, 1), "ceil_div": (2, 2), "round_up": (2, 2), "is_power_of_two": (1, 1), "alignment": (2, 2)}
 _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _COMPARE = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+class UndefinedError(ExpressionError):
+    """An expression that divides by zero for the values at hand."""
 
 
 class Expression:
@@ -97,7 +75,7 @@ class Expression:
         ExpressionError: where the text is malformed, too long or deep, or uses anything outside the short list.
     """
 
-    __slots__ = ("_array_code", "_scalar_code", "_tree", "names", "text")
+    __slots__ = ("_code", "_numeric", "_tree", "names", "text")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -108,42 +86,56 @@ class Expression:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ExpressionError(f"Expression {text[:80]!r} does not parse: {error}.") from None
-        names: set[str] = set()
-        _check(tree.body, names, text, 0)
+        names: dict[str, bool] = {}
+        _check(tree.body, names, text, 0, numeric=False)
         self.text = text
         self.names: frozenset[str] = frozenset(names)
-        self._tree = tree
-        self._scalar_code: CodeType = compile(tree, "<expression>", "eval")
-        self._array_code: CodeType | None = None
+        self._numeric = tuple(name for name, numeric in names.items() if numeric)
+        self._tree = tree.body
+        self._code: CodeType = compile(tree, "<expression>", "eval")
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """The value on Python integers (or short strings), in ``env``.
 
         Raises:
-            ExpressionError: a name is missing, a division by zero, or a result of 2**63 or more in size.
+            UndefinedError: a division by zero.
+            ExpressionError: a name is missing, a word in arithmetic, or a result of 2**63 or more in size.
         """
+        self._refuse_words(env)
         try:
-            value = eval(self._scalar_code, {"__builtins__": {}, **_SCALAR}, env)
+            value = eval(self._code, {"__builtins__": {}, **_SCALAR}, env)
         except NameError as error:
             raise ExpressionError(f"Expression {self.text!r} needs a value that is not given: {error}.") from None
-        except (ZeroDivisionError, TypeError, OverflowError) as error:
+        except ZeroDivisionError:
+            raise UndefinedError(f"Expression {self.text!r} divides by zero.") from None
+        except (TypeError, OverflowError) as error:
             raise ExpressionError(f"Expression {self.text!r} cannot be evaluated: {error}.") from None
         if isinstance(value, int) and not -LIMIT <= value < LIMIT:
             raise ExpressionError(f"Expression {self.text!r} gives {value}, which does not fit in 64 bits.")
         return value
 
-    def on_arrays(self, env: Mapping[str, Any]) -> Any:
-        """The value element by element, where some names are NumPy arrays (int64, bool or str) of one shape."""
-        if self._array_code is None:
-            tree = ast.fix_missing_locations(_Vectorise().visit(ast.parse(self.text.strip(), mode="eval")))
-            self._array_code = compile(tree, "<expression>", "eval")
+    def on_arrays(self, env: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Values element by element, where some names are NumPy arrays (int64, bool or str) that broadcast.
+
+        The second result marks the elements that have no value, where a call would raise :class:`UndefinedError`; it is
+        None where there is no such element.
+
+        Raises:
+            ExpressionError: a name is missing, a word in arithmetic, or an integer beyond 64 bits.
+        """
+        self._refuse_words(env)
         try:
-            with np.errstate(divide="raise"):
-                return eval(self._array_code, {"__builtins__": {}, **_ARRAY}, env)
-        except NameError as error:
+            return evaluate(self._tree, env)
+        except KeyError as error:
             raise ExpressionError(f"Expression {self.text!r} needs a value that is not given: {error}.") from None
-        except (FloatingPointError, ZeroDivisionError, TypeError) as error:
+        except (TypeError, OverflowError) as error:
             raise ExpressionError(f"Expression {self.text!r} cannot be evaluated: {error}.") from None
+
+    def _refuse_words(self, env: Mapping[str, Any]) -> None:
+        for name in self._numeric:
+            value = env.get(name)
+            if isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind not in "biu"):
+                raise ExpressionError(f"Expression {self.text!r} computes with {name}, which is a word, not a number.")
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
@@ -161,74 +153,59 @@ def expression(text: str) -> Expression:
     return Expression(text)
 
 
-def _check(node: ast.expr, names: set[str], text: str, depth: int) -> None:
+def _check(node: ast.expr, names: dict[str, bool], text: str, depth: int, *, numeric: bool) -> None:
+    """Refuse what is not on the list; collect names, with whether they are computed with (``numeric``: not words)."""
     if depth > MAX_DEPTH:
         raise ExpressionError(f"Expression {text[:80]!r} is nested deeper than {MAX_DEPTH} levels.")
-    children: list[ast.expr] = []
+    children: list[tuple[ast.expr, bool]] = []
     match node:
         case ast.Constant(value=bool()):
             pass
         case ast.Constant(value=int() as v) if abs(v) < LIMIT:
             pass
-        case ast.Constant(value=str() as s) if len(s) <= 40:
+        case ast.Constant(value=str() as s) if len(s) <= 40 and not numeric:
             pass
         case ast.Name(id=name):
-            if name.startswith("_"):
-                raise ExpressionError(f"Expression {text[:80]!r} uses the name {name!r}: names must not start with '_'.")
-            names.add(name)
+            if name.startswith("_") or name in _SCALAR:
+                raise ExpressionError(
+                    f"Expression {text[:80]!r} uses the name {name!r}, which is not free for a value."
+                )
+            names[name] = names.get(name, False) or numeric
         case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _BINARY):
-            children = [left, right]
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=operand):
-            children = [operand]
+            children = [(left, True), (right, True)]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            children = [(operand, True)]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            children = [(operand, False)]
         case ast.BoolOp(values=values):
-            children = values
+            children = [(value, numeric) for value in values]
         case ast.Compare(left=left, ops=ops, comparators=comparators) if all(isinstance(o, _COMPARE) for o in ops):
-            children = [left, *comparators]
+            children = [(side, False) for side in (left, *comparators)]
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            children = [test, body, orelse]
+            children = [(test, False), (body, numeric), (orelse, numeric)]
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _SCALAR:
             low, high = _ARITY.get(name, (2, 16))
             if not low <= len(args) <= high:
-                raise ExpressionError(f"Expression {text[:80]!r}: {name} takes {low} to {high} values, got {len(args)}.")
-            children = args
+                raise ExpressionError(
+                    f"Expression {text[:80]!r}: {name} takes {low} to {high} values, got {len(args)}."
+                )
+            children = [(argument, True) for argument in args]
         case _:
             raise ExpressionError(
-                f"Expression {text[:80]!r} uses {type(node).__name__}, which is not allowed: only integers, names, "
-                f"+ - * // %, comparisons, and/or/not, if/else and {', '.join(_SCALAR)} are."
+                f"Expression {text[:80]!r} uses {_describe(node)}, which is not allowed: only integers, names, "
+                f"+ - * // %, comparisons (also of short words), and/or/not, if/else and {', '.join(_SCALAR)} are."
             )
-    for child in children:
-        _check(child, names, text, depth + 1)
+    for child, in_arithmetic in children:
+        _check(child, names, text, depth + 1, numeric=in_arithmetic)
 
 
-class _Vectorise(ast.NodeTransformer):
-    """and/or/not, if/else and chained comparisons as NumPy calls, which the Python words do not reach."""
-
-    @staticmethod
-    def _call(name: str, args: list[ast.expr]) -> ast.expr:
-        return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=args, keywords=[])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        values: list[ast.expr] = [self.visit(v) for v in node.values]
-        name = "_and" if isinstance(node.op, ast.And) else "_or"
-        out = values[0]
-        for value in values[1:]:
-            out = self._call(name, [out, value])
-        return out
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        operand = self.visit(node.operand)
-        if isinstance(node.op, ast.Not):
-            return self._call("_not", [operand])
-        return ast.UnaryOp(op=node.op, operand=operand)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        return self._call("_where", [self.visit(node.test), self.visit(node.body), self.visit(node.orelse)])
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        sides: list[ast.expr] = [self.visit(node.left), *(self.visit(c) for c in node.comparators)]
-        out: ast.expr | None = None
-        for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
-            pair: ast.expr = ast.Compare(left=left, ops=[op], comparators=[right])
-            out = pair if out is None else self._call("_and", [out, pair])
-        assert out is not None  # ast guarantees at least one comparator
-        return out
+def _describe(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=value):
+            return f"the value {str(value)[:40]!r}"
+        case ast.BinOp(op=op) | ast.UnaryOp(op=op):
+            return type(op).__name__
+        case ast.Call(func=ast.Name(id=name)):
+            return f"a call of {name}"
+        case _:
+            return type(node).__name__

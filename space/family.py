@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.constraint import Constraint
-from gemmtune.space.errors import ConfigurationError
+from gemmtune.space.errors import ConfigurationError, ExpressionError
 from gemmtune.space.expression import expression
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 from gemmtune.space.recipe import LaunchRecipe
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a kernel asks of the GPU before it is compiled: threads and shared bytes a block, registers a thread (a guess)."""
-
-    threads: int
-    shared_bytes: int
-    registers: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,9 @@ class Family(ABC):
             ConfigurationError: it belongs to another family.
         """
         if configuration.family != self.name:
-            raise ConfigurationError(f"Configuration {configuration} is of family {configuration.family!r}, not {self.name!r}.")
+            raise ConfigurationError(
+                f"Configuration '{configuration}' is of family {configuration.family!r}, not {self.name!r}."
+            )
         reason = self.unsupported(problem, gpu)
         if reason:
             return [f"support: {reason}"]
@@ -111,5 +105,8 @@ class Family(ABC):
                 out.append(f"knob: {name}={value} is not among its values for this problem: {values}")
         if out:
             return out
-        env = self.bind(problem, configuration, gpu)
-        return [c.explain(env) for c in self.constraints if not c.holds(env)]
+        env = {**self.environment(problem, gpu), **configuration}
+        for name, text in self.definitions.items():
+            with suppress(ExpressionError):  # a division by zero: the rules that need it say so
+                env[name] = expression(text)(env)
+        return [reason for c in self.constraints if (reason := c.broken(env))]

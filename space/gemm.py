@@ -58,7 +58,9 @@ class Gemm:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise ProblemError(f"Size {name} must be an integer, but is {value!r}: write the shape as MxNxK, e.g. 512x512x512.")
+                raise ProblemError(
+                    f"Size {name} must be an integer, but is {value!r}: write the shape as MxNxK, e.g. 512x512x512."
+                )
             if value < 1:
                 raise ProblemError(f"Size {name} must be at least 1, but is {value}.")
             object.__setattr__(self, name, int(value))
@@ -169,7 +171,7 @@ class Gemm:
         return tuple(out)
 
     def environment(self) -> dict[str, Any]:
-        """Axes, pitches (``lda ldb ldd ldc``), ``dtype b_dtype out_dtype layout epilogue`` and ``size_a size_b size_d``."""
+        """Axes, ``lda ldb ldd ldc``, ``dtype b_dtype out_dtype layout epilogue`` and bytes ``size_a size_b size_d``."""
         by_name = {t.name: t for t in self.tensors()}
         return {
             **self.axes,
@@ -188,14 +190,18 @@ class Gemm:
         }
 
     def with_axes(self, **axes: int) -> Gemm:
-        """The same problem at other sizes; explicit pitches stay only while they still fit (else packed)."""
-        packed = replace(self, lda=0, ldb=0, ldd=0, **axes)
-        keep: dict[str, int] = {}
-        for name, columns in (("lda", packed._shape_a[1]), ("ldb", packed._shape_b[1]), ("ldd", packed.n)):
-            value = getattr(self, name)
-            if value > columns:
-                keep[name] = value
-        return replace(packed, **keep)
+        """The same problem at other sizes; explicit pitches stay only while they still fit (else packed).
+
+        Raises:
+            ProblemError: an axis that a GEMM does not have, or a size out of range.
+        """
+        sizes = {**self.axes, **axes}
+        if len(sizes) > len(self.axes):
+            raise ProblemError(f"A GEMM has the axes m, n and k, but {', '.join(sorted(axes))} were given.")
+        packed = replace(self, lda=0, ldb=0, ldd=0, m=sizes["m"], n=sizes["n"], k=sizes["k"])
+        columns = {"lda": packed._shape_a[1], "ldb": packed._shape_b[1], "ldd": packed.n}
+        keep = {name: v if (v := getattr(self, name)) > least else 0 for name, least in columns.items()}
+        return replace(packed, lda=keep["lda"], ldb=keep["ldb"], ldd=keep["ldd"])
 
     # ------------------------------------------------------------------------------------------------- arithmetic
 

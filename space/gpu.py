@@ -78,8 +78,19 @@ _KB, _GB, _T = 1024, 2**30, 1e12
 
 
 def _row(
-    short: str, name: str, cc: tuple[int, int], sms: int, block_kb: int, sm_kb: int, l2_mb: float, memory_gb: float,
-    bandwidth_gbs: float, clock_mhz: int, threads_per_sm: int, blocks_per_sm: int, **peak_tflops: float,
+    short: str,
+    name: str,
+    cc: tuple[int, int],
+    sms: int,
+    block_kb: int,
+    sm_kb: int,
+    l2_mb: float,
+    memory_gb: float,
+    bandwidth_gbs: float,
+    clock_mhz: int,
+    threads_per_sm: int,
+    blocks_per_sm: int,
+    **peak_tflops: float,
 ) -> Gpu:
     return Gpu(
         name=name, short=short, capability=cc, sms=sms, shared_per_block=block_kb * _KB, shared_per_sm=sm_kb * _KB,

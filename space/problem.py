@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One operand: ``shape`` (rows, columns) as stored, ``ld`` the distance of rows in elements, ``output`` or input."""
+    """One operand: ``shape`` (rows, columns) as stored, ``ld`` from row to row in elements, ``output`` or input."""
 
     name: str
     dtype: DType

@@ -57,7 +57,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class LaunchRecipe:
-    """How to launch one kernel. ``dynamic_shared`` in bytes; ``workspace`` and ``counters`` are expressions in bytes."""
+    """How to launch one kernel: ``dynamic_shared`` in bytes, ``workspace`` and ``counters`` as expressions in bytes."""
 
     entry: str
     block: tuple[int, int, int]
@@ -107,7 +107,9 @@ class LaunchRecipe:
         fields = dict(data)
         schema = fields.pop("schema", None)
         if schema != SCHEMA:
-            raise PackError(f"The launch recipe has schema {schema!r}, but this gemmtune reads {SCHEMA}: upgrade gemmtune.")
+            raise PackError(
+                f"The launch recipe has schema {schema!r}, but this gemmtune reads {SCHEMA}: upgrade gemmtune."
+            )
         try:
             recipe = cls(
                 entry=fields.pop("entry"),
@@ -125,7 +127,9 @@ class LaunchRecipe:
         except (KeyError, TypeError, ValueError) as error:
             raise PackError(f"The launch recipe is malformed: {error!r}.") from None
         if fields:
-            raise PackError(f"The launch recipe has unknown fields {sorted(fields)}: it was altered, or is of a newer version.")
+            raise PackError(
+                f"The launch recipe has unknown fields {sorted(fields)}: it was altered, or is of a newer version."
+            )
         recipe._check()
         return recipe
 
