@@ -1,8 +1,8 @@
 """A configuration becomes CUDA source: Jinja2 templates with the problem, the knobs and the family's own values.
 
-The context is, from weakest to strongest: the problem's names (:mod:`gemmtune.codegen.gemm` for a GEMM), every knob of
-the configuration by its name, what ``family.context`` returns, and ``entry``. A name a template asks for and nobody gave
-is an error, never an empty string.
+The context is, from weakest to strongest: the problem's names (:mod:`gemmtune.codegen.gemm` for a GEMM), every knob
+of the configuration by its name, what ``family.context`` returns, and ``entry``. A name a template asks for and nobody
+gave is an error, never an empty string.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def _template_name(family: Family) -> str:
 @lru_cache(maxsize=64)
 def _template_text(directories: tuple[Path, ...], name: str) -> str:
     environment = _environment(directories)
-    loader = environment.loader
-    assert loader is not None  # set above
+    loader = jinja2.FileSystemLoader([*directories, TEMPLATES])
     parts: list[str] = []
     seen: set[str] = set()
     pending = [name]
@@ -93,8 +92,8 @@ def template_text(family: Family) -> str:
         return _template_text(_template_dirs(family), _template_name(family))
     except jinja2.TemplateNotFound as error:
         raise ConfigurationError(
-            f"Family {family.name!r} has no template {error.name}: put it into codegen/templates/, or name its folder in "
-            f"the family's template_dirs."
+            f"Family {family.name!r} has no template {error.name}: put it into codegen/templates/, or name its "
+            f"folder in the family's template_dirs."
         ) from None
 
 
@@ -116,7 +115,7 @@ def render(problem: Problem, configuration: Configuration, family: Family | None
 
     Raises:
         UnknownNameError: the family is not registered.
-        ConfigurationError: the family has no template, or a template asks for a name that neither problem nor family gives.
+        ConfigurationError: the family has no template, or the template asks for a name that nobody gave.
     """
     family = family or family_named(configuration.family)
     digest = template_hash(family)

@@ -5,6 +5,7 @@ The argument order is that of the macro ``parameters`` in ``codegen/templates/co
 
 from __future__ import annotations
 
+from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
@@ -78,3 +79,16 @@ def unsupported(problem: Problem, gpu: Gpu, family: str, capability: tuple[int, 
         if size >= 2**31 - 1024:
             return f"{family} indexes {name} with 32 bits, but {name} is {size}: split the problem"
     return None
+
+
+def as_gemm(problem: Problem) -> Gemm:
+    """``problem``, known to be a GEMM.
+
+    Raises:
+        UnsupportedError: it is of another kind.
+    """
+    if not isinstance(problem, Gemm):
+        raise UnsupportedError(
+            f"A GEMM kernel cannot be planned for a problem of kind {problem.kind!r}: give it a Gemm."
+        )
+    return problem

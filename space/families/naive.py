@@ -1,4 +1,4 @@
-"""The naive GEMM: one thread computes one output, reading A and B straight from memory. To compare with, not to search."""
+"""The naive GEMM: one thread computes one output, straight from memory. To compare with, not to search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.families import gemm_recipe
 from gemmtune.space.family import Family, Traits
-from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 from gemmtune.space.recipe import LaunchRecipe
@@ -32,23 +31,32 @@ class Naive(Family):
 
     def plan(self, problem: Problem, configuration: Configuration) -> LaunchRecipe:
         """One block of 256 threads for each 16 x 16 outputs."""
-        assert isinstance(problem, Gemm)
+        gemm = gemm_recipe.as_gemm(problem)
         return LaunchRecipe(
             entry=self.name,
             block=(_SIDE * _SIDE, 1, 1),
             grid=gemm_recipe.grid(_SIDE, _SIDE),
-            arguments=gemm_recipe.arguments(problem),
+            arguments=gemm_recipe.arguments(gemm),
             tile=gemm_recipe.tile(_SIDE, _SIDE, 1),
             preconditions=(gemm_recipe.RUNTIME_M,),
-            constants={"n": problem.n, "k": problem.k},
+            constants={"n": gemm.n, "k": gemm.k},
         )
 
     def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
         """Two loads for each multiply-add: the load pipe, not the FMA pipe, sets the pace."""
         return Traits(
-            tile_m=_SIDE, tile_n=_SIDE, tile_k=1, splits=1, stages=1, threads=_SIDE * _SIDE, shared_bytes=0, registers=40,
-            unit="fma", efficiency=0.08, padded_k=problem.axes["k"],
-        )  # fmt: skip
+            tile_m=_SIDE,
+            tile_n=_SIDE,
+            tile_k=1,
+            splits=1,
+            stages=1,
+            threads=_SIDE * _SIDE,
+            shared_bytes=0,
+            registers=40,
+            unit="fma",
+            efficiency=0.08,
+            padded_k=problem.axes["k"],
+        )
 
     def context(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
         """The tile sizes that the common part of the template wants."""
