@@ -1,0 +1,130 @@
+"""The child's side of a worker: builds the engine, answers requests one by one, ends when told or orphaned.
+
+Wire format, both ways: pickled tuples over a socket whose other end only the parent holds. The parent trusts its own
+child and the other way round; nothing from outside ever reaches this pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.space.errors import GemmtuneError, LaunchError
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Engine(Protocol):
+    """What runs inside the child; made from its import path and keyword arguments.
+
+    Two optional attributes: ``spent`` (bool), read after every request: True asks for a fresh process (a CUDA context
+    with a sticky error, static TLS running out); ``renew_after`` (int): the same after so many requests.
+    """
+
+    def run(self, job: Job) -> Report:
+        """Prove and time one kernel."""
+        ...
+
+    def compare(self, jobs: list[Job]) -> list[Report]:
+        """Re-measure several, interleaved."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+def main(handle: int, parent: int) -> None:
+    """Serve the parent with process id ``parent`` over the socket ``handle`` until either ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with(parent)
+    os.set_inheritable(handle, False)  # compilers started from here must not keep the pipe open
+    pipe = Connection(handle)
+    try:
+        path, options = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
+    except (EOFError, OSError):
+        return
+    try:
+        module, _, name = path.partition(":")
+        engine: Engine = getattr(importlib.import_module(module), name)(**options)
+    except GemmtuneError as error:
+        pipe.send_bytes(_portable(error))
+        return
+    except Exception as error:
+        pipe.send_bytes(pickle.dumps(f"{type(error).__name__}: {error}"))
+        return
+    pipe.send_bytes(pickle.dumps(None))
+    _serve(pipe, engine)
+    with contextlib.suppress(Exception):  # on a broken CUDA context even cleaning up fails
+        engine.close()
+
+
+def _serve(pipe: Connection, engine: Engine) -> None:
+    limit = getattr(engine, "renew_after", None)
+    served = 0
+    while True:
+        try:
+            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
+        except (EOFError, OSError):  # the parent closed the pipe, or is gone
+            return
+        answer = _answer(getattr(engine, method), arguments)
+        served += 1
+        last = bool(getattr(engine, "spent", False)) or (limit is not None and served >= limit)
+        try:
+            message = pickle.dumps((answer, last))
+        except Exception as error:
+            failure = Report(
+                Outcome.INFRASTRUCTURE, f"The engine's answer cannot be sent: {type(error).__name__}: {error}."
+            )
+            message = pickle.dumps((failure, last))
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(message)
+        if last:
+            return
+
+
+def _answer(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """The engine's answer, or what its exception means: a report, or a typed error for :meth:`Worker.ask` to raise."""
+    try:
+        return call(*arguments)
+    except MemoryError as error:
+        return Report(Outcome.OUT_OF_MEMORY, str(error) or "The worker ran out of memory.")
+    except LaunchError as error:
+        return Report(Outcome.LAUNCH, str(error))
+    except GemmtuneError as error:
+        return pickle.loads(_portable(error))  # noqa: S301 - made one line above
+    except Exception as error:
+        return Report(Outcome.INFRASTRUCTURE, f"The engine failed: {type(error).__name__}: {error}.")
+
+
+def _portable(error: GemmtuneError) -> bytes:
+    """A typed error as bytes: type and message, without the traceback's or cause's baggage."""
+    return pickle.dumps(type(error)(str(error)))
+
+
+def _die_with(parent: int) -> None:
+    """Arrange for this process to be killed when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    # Elsewhere, and should the parent be replaced by exec: notice being handed to another process.
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="gemmtune-watch").start()
+
+
+def _watch(parent: int) -> None:
+    """Poll for having been orphaned, once a second."""
+    pause = threading.Event()
+    while not pause.wait(1.0):
+        if os.getppid() != parent:
+            os._exit(1)

@@ -1,0 +1,261 @@
+"""A worker process that runs kernels, and what becomes of it: the parent's side.
+
+A kernel may hang, crash the process, or leave the GPU's context unusable. All of that happens in a child process (see
+:mod:`gemmtune.device.child`) and comes back as a typed :class:`Report`; the next request gets a fresh child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.space.errors import GemmtuneError, ToolchainError, UnknownNameError
+
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from gemmtune.device.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+_GRACE = 5.0
+"""Seconds a child that announced its end gets to do so before it is killed."""
+
+
+def resolve_engine(spec: str) -> tuple[str, dict[str, Any]]:
+    """The import path ("module:Class") and the arguments of an engine.
+
+    ``cuda:N`` and ``emulator:NAME`` are the product's own; ``package.module:Class`` names any other.
+
+    Raises:
+        UnknownNameError: the text is neither.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "cuda" and rest.isdigit():
+        return "gemmtune.device.cuda.engine:CudaEngine", {"index": int(rest)}
+    if kind == "emulator" and rest:
+        return "gemmtune.device.emulator.engine:EmulatorEngine", {"gpu_name": rest}
+    if rest.isidentifier() and kind not in ("cuda", "emulator") and all(p.isidentifier() for p in kind.split(".")):
+        return spec, {}
+    raise UnknownNameError(f"Unknown engine {spec!r}: write cuda:0, emulator:h200 or package.module:Class.")
+
+
+class Worker:
+    """One child process with an engine in it, replaced whenever it hangs, dies or is spent.
+
+    The child starts with the first request. It dies with this process, and takes no notice of Ctrl-C: that is the
+    parent's matter. Use from one thread at a time.
+
+    Args:
+        engine: ``cuda:N``, ``emulator:NAME`` or ``package.module:Class``.
+        options: further keyword arguments of the engine's class; must be picklable.
+        start_timeout: seconds the engine may take to come up.
+    """
+
+    def __init__(self, engine: str, options: Mapping[str, Any] | None = None, *, start_timeout: float = 180.0) -> None:
+        self._path, arguments = resolve_engine(engine)
+        self._options = {**arguments, **(options or {})}
+        self._engine = engine
+        self._start_timeout = start_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._words: IO[bytes] | None = None
+        self.started = 0
+        """How many children there have been."""
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def request(self, job: Job, timeout: float) -> Report:
+        """Prove and time one kernel; whatever the kernel does, a report comes back within about ``timeout`` seconds."""
+        return self._reported("run", (job,), timeout, 1)[0]
+
+    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
+        """Re-measure several kernels in one interleaved run: one report each."""
+        return self._reported("compare", (list(jobs),), timeout, len(jobs))
+
+    def ask(self, method: str, *arguments: Any, timeout: float = 60.0) -> Any:
+        """Call any method of the engine and return its (picklable) result.
+
+        Raises:
+            GemmtuneError: what the engine raised, or ToolchainError where the worker could not start, died or hung.
+        """
+        answer = self._exchange(method, arguments, timeout)
+        if isinstance(answer, Report):
+            raise ToolchainError(f"The worker of {self._engine} failed in {method}: {answer.detail}")
+        if isinstance(answer, GemmtuneError):
+            raise answer
+        return answer
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the living child, or None."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Bring the child up now, where there is none.
+
+        Raises:
+            ToolchainError: the engine did not come up; the message is the child's own.
+            GemmtuneError: another typed error that the engine's constructor raised.
+        """
+        if self.pid is not None:
+            return
+        self._end()
+        ours, theirs = socket.socketpair()
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+        # -P: a file of the working directory must not stand in for a module of the standard library
+        command = [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno()), str(os.getpid()), path]
+        try:
+            self._process = (
+                _spawner()
+                .submit(
+                    subprocess.Popen,
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._words,
+                    stderr=self._words,
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,  # a Ctrl-C at the terminal goes to the parent's group alone
+                )
+                .result()
+            )
+        except OSError as error:
+            ours.close()
+            raise ToolchainError(f"The worker process could not be started: {error}.") from None
+        finally:
+            theirs.close()
+        self.started += 1
+        self._pipe = Connection(ours.detach())
+        try:
+            self._pipe.send_bytes(pickle.dumps((self._path, self._options)))
+            if not self._pipe.poll(self._start_timeout):
+                self._end()
+                raise ToolchainError(f"The worker of {self._engine} did not come up within {self._start_timeout:g} s.")
+            answer = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - from our own child
+        except (EOFError, OSError):
+            raise ToolchainError(f"The worker of {self._engine} did not come up: {self._obituary()[1]}") from None
+        except BaseException:
+            self._end()
+            raise
+        if answer is not None:
+            self._end()
+            if isinstance(answer, GemmtuneError):
+                raise answer
+            raise ToolchainError(f"The worker of {self._engine} did not come up: {answer}")
+
+    def close(self) -> None:
+        """End the child; safe to call twice."""
+        self._end()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be half gone
+            self._end()
+
+    # -------------------------------------------------------------------------------------------------- internals
+
+    def _reported(self, method: str, arguments: tuple[Any, ...], timeout: float, count: int) -> list[Report]:
+        try:
+            answer = self._exchange(method, arguments, timeout)
+        except GemmtuneError as error:
+            answer = error
+        if isinstance(answer, GemmtuneError):
+            answer = Report(Outcome.INFRASTRUCTURE, str(answer))
+        if isinstance(answer, Report):
+            return [answer] * count
+        if isinstance(answer, list) and len(answer) == count and all(isinstance(r, Report) for r in answer):
+            return answer
+        return [Report(Outcome.INFRASTRUCTURE, f"The engine answered {method} with {type(answer).__name__}.")] * count
+
+    def _exchange(self, method: str, arguments: tuple[Any, ...], timeout: float) -> Any:
+        """One request: the engine's result, the typed error it raised, or a Report of how the child ended."""
+        try:
+            message = pickle.dumps((method, arguments))
+        except Exception as error:  # pickle raises whatever the object's own code does
+            return Report(
+                Outcome.INFRASTRUCTURE, f"The job cannot be sent to a worker: {type(error).__name__}: {error}."
+            )
+        self.start()
+        pipe = self._pipe
+        assert pipe is not None  # noqa: S101 - start() made it
+        try:
+            pipe.send_bytes(message)
+            if not pipe.poll(timeout):
+                self._end()
+                return Report(
+                    Outcome.TIMEOUT, f"No answer within {timeout:g} s: the worker was killed and is replaced."
+                )
+            answer, last = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own child
+        except (EOFError, OSError):
+            outcome, words = self._obituary()
+            return Report(outcome, words)
+        except BaseException:  # Ctrl-C: the answer to this request must never be taken for that to the next
+            self._end()
+            raise
+        if last:  # the child is spent, or its CUDA context is: it ends by itself
+            self._end(patience=_GRACE)
+        return answer
+
+    def _obituary(self) -> tuple[Outcome, str]:
+        """How the child died, once its pipe has closed."""
+        process, words = self._process, self._last_words()
+        self._end(patience=_GRACE)
+        code = process.returncode if process is not None else None
+        said = f" Its last words: {words}" if words else ""
+        if code == -signal.SIGKILL:
+            return Outcome.OUT_OF_MEMORY, f"The worker was killed by the system, most likely for want of memory.{said}"
+        if code is not None and code < 0:
+            return Outcome.LAUNCH, f"The kernel crashed the worker with {signal.Signals(-code).name}.{said}"
+        return Outcome.INFRASTRUCTURE, f"The worker ended by itself with exit code {code}.{said}"
+
+    def _last_words(self) -> str:
+        """The last non-empty line the child wrote to stdout or stderr."""
+        if self._words is None:
+            return ""
+        size = self._words.seek(0, os.SEEK_END)
+        self._words.seek(max(0, size - 4096))
+        lines = [line.strip() for line in self._words.read().decode(errors="replace").splitlines()]
+        return next((line[:300] for line in reversed(lines) if line), "")
+
+    def _end(self, patience: float = 0.0) -> None:
+        """Reap the child and all it started: after ``patience`` seconds of waiting, by force."""
+        process, self._process = self._process, None
+        pipe, self._pipe = self._pipe, None
+        words, self._words = self._words, None
+        if pipe is not None:
+            pipe.close()
+        if process is not None:
+            if patience:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # its compilers too; the group outlives a dead leader
+            process.wait()
+        if words is not None:
+            words.close()
+
+
+@lru_cache(maxsize=1)
+def _spawner() -> ThreadPoolExecutor:
+    """The one thread that starts children.
+
+    Linux sends the parent-death signal when the *thread* that started the child ends, so a child started from a
+    short-lived thread would die with it. This thread lives as long as the process.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="gemmtune-spawn")
