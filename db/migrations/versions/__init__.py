@@ -1,1 +1,1 @@
-"""One module a schema version."""
+"""One module a revision, in order."""

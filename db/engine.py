@@ -1,0 +1,185 @@
+"""Reaching a database: which one, how SQLite is opened, and what its failures mean in a sentence.
+
+SQLite runs in WAL mode, so that readers never wait for the writer. Writing transactions begin with BEGIN IMMEDIATE:
+they wait for each other at the start, as long as the busy timeout, and can then no longer fail half-way for a lock.
+On PostgreSQL an advisory lock gives writers the same order.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from gemmtune.space.errors import DatabaseError
+
+WRITE = "gemmtune_write"
+"""Execution option of connections that will write."""
+POSTGRES_LOCK = 0x67656D6D
+"""Key of the advisory lock that all writers of a PostgreSQL history take."""
+_CURE = "give another with --db or GEMMTUNE_DB"
+
+
+def resolve(url: str | Path | None) -> URL:
+    """The database that ``url`` names: a SQLAlchemy URL, the path of a SQLite file, or None for the user's own.
+
+    None means ``$GEMMTUNE_DB``, else ``history.db`` in the user's data directory. Missing directories are created.
+
+    Raises:
+        DatabaseError: a URL that does not parse, or a directory that cannot be created.
+    """
+    if url is None:
+        url = os.environ.get("GEMMTUNE_DB") or _default_path()
+    if isinstance(url, str) and ("://" in url):
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError) as error:
+            raise DatabaseError(
+                f"The database URL {url!r} is malformed ({error}): "
+                f"write it like sqlite:///path/history.db, or give a path."
+            ) from None
+        if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:") or "uri" in parsed.query:
+            return parsed
+        path = Path(str(parsed.database))
+    else:
+        path = Path(url).expanduser()
+        parsed = URL.create("sqlite", database=str(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseError(
+            f"The directory of the history {path} cannot be created ({error.strerror}): create it, or {_CURE}."
+        ) from None
+    if path.is_dir():
+        raise DatabaseError(f"The history {path} is a directory: {_CURE}.")
+    return parsed
+
+
+def _default_path() -> Path:
+    from platformdirs import user_data_path
+
+    return user_data_path("gemmtune") / "history.db"
+
+
+def where(url: URL) -> str:
+    """The database in words: the file's path, else the URL without its password."""
+    if url.get_backend_name() == "sqlite" and url.database:
+        return url.database
+    return url.render_as_string(hide_password=True)
+
+
+def open_engine(url: URL, timeout: float) -> Engine:
+    """An engine for ``url``; ``timeout`` in seconds is how long a transaction waits for a lock.
+
+    Raises:
+        DatabaseError: the URL's dialect or driver is not installed.
+    """
+    options: dict[str, Any] = {}
+    sqlite = url.get_backend_name() == "sqlite"
+    if sqlite:
+        options["connect_args"] = {"timeout": timeout}
+        if url.database in (None, "", ":memory:"):
+            options["poolclass"] = StaticPool
+            options["connect_args"]["check_same_thread"] = False
+    try:
+        engine = create_engine(url, **options)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise DatabaseError(
+            f"The database {where(url)} needs a driver that is not installed ({error}): "
+            f"install it with pip, or {_CURE}."
+        ) from None
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise DatabaseError(f"The database URL {where(url)} cannot be used ({error}): {_CURE}.") from None
+    if sqlite:
+        event.listen(engine, "connect", _connect_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    elif url.get_backend_name() == "postgresql":
+        event.listen(engine, "begin", _begin_postgres)
+    return engine
+
+
+def _connect_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by the driver's guesses
+    connection.execute("PRAGMA foreign_keys = ON")
+    # In WAL mode this survives the death of the process at any moment; only a power cut can lose the last trials.
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITE) else "BEGIN")
+
+
+def _begin_postgres(connection: Connection) -> None:
+    if connection.get_execution_options().get(WRITE):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK})")
+    else:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+@contextmanager
+def translated(url: URL, timeout: float) -> Iterator[None]:
+    """Turn the database's failures inside the block into one-sentence :class:`DatabaseError`."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise DatabaseError(
+            f"The history {where(url)} has too many connections open in this process: {error}."
+        ) from None
+    except DBAPIError as error:
+        raise DatabaseError(_sentence(error, where(url), timeout)) from error
+    except OSError as error:
+        raise file_error(error, where(url)) from error
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Whether SQLite gave up waiting for a lock."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: DBAPIError) -> int | None:
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return None if code is None else int(code) & 0xFF  # the low byte is the primary result code
+
+
+def _sentence(error: DBAPIError, place: str, timeout: float) -> str:
+    code = _code(error)
+    if is_busy(error):
+        return (
+            f"The history {place} has been locked by another process for {timeout:g} s: "
+            f"wait until that one is done or stop it, then run the same command again."
+        )
+    sentences = {
+        sqlite3.SQLITE_READONLY: f"The history {place} is read-only: "
+        f"make the file and its directory writable, or {_CURE}.",
+        sqlite3.SQLITE_CANTOPEN: f"The history {place} cannot be opened: check that the file and its directory may be "
+        f"read and written, or {_CURE}.",
+        sqlite3.SQLITE_FULL: f"The disk of the history {place} is full: "
+        f"free some space and run the same command again; what was recorded before is kept.",
+        sqlite3.SQLITE_NOTADB: f"The file {place} is not a database: {_CURE}.",
+        sqlite3.SQLITE_CORRUPT: f"The history {place} is damaged: restore a copy, or move it away and merge exported "
+        f"histories into a new one.",
+        sqlite3.SQLITE_IOERR: f"The disk of the history {place} failed while reading or writing ({error.orig}): "
+        f"check the disk and its free space.",
+    }
+    if code in sentences:
+        return sentences[code]
+    reason = " ".join(str(error.orig).split())
+    return f"The database {place} refused ({reason}): check that it is reachable and that you may use it, or {_CURE}."
+
+
+def file_error(error: OSError, path: str | Path) -> DatabaseError:
+    """The sentence for a file that cannot be read or written."""
+    if error.errno == errno.ENOSPC:
+        return DatabaseError(f"The disk of {path} is full: free some space and run the same command again.")
+    return DatabaseError(
+        f"The file {path} cannot be used ({error.strerror or error}): check its path and its permissions."
+    )

@@ -1,0 +1,17 @@
+"""Run by Alembic: migrate the connection that :func:`gemmtune.db.schema.config` hands over, in its transaction."""
+
+from alembic import context
+
+from gemmtune.db.models import Base
+from gemmtune.db.schema import VERSION_TABLE
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table=VERSION_TABLE,
+    render_as_batch=True,  # SQLite alters a table by copying it
+    compare_type=True,
+    include_name=lambda name, kind, _parents: kind != "table" or name in Base.metadata.tables,
+)
+with context.begin_transaction():
+    context.run_migrations()

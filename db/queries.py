@@ -1,0 +1,293 @@
+"""Reading a history: filters, rankings and the records they give. Ranking is done in SQL.
+
+Numbers of different devices, environments (drivers, versions) or regimes never meet in one ranking: a *board* is
+(device kind, GPU key, environment, regime, cache, problem), and ranks count within it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session, aliased, defer
+
+from gemmtune.db import models as m
+from gemmtune.db.records import CORRECT, FailureGroup, StudyRecord, Timing, TrialRecord
+from gemmtune.db.store import gpu_from_json
+from gemmtune.space.dtypes import DTYPES
+from gemmtune.space.errors import ProblemError, UnknownNameError
+from gemmtune.space.gpu import TABLE, Gpu
+
+DONE = "done"
+CLAIMED = "claimed"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a query is narrowed to; None admits everything.
+
+    ``gpu`` is a short name, full name or device key, ``shape`` is like "4096x4096x4096".
+    """
+
+    gpu: str | None = None
+    shape: str | None = None
+    dtype: str | None = None
+    family: str | None = None
+    kind: str | None = None
+    regime: str | None = None
+    cache: str | None = None
+    problem_key: str | None = None
+
+    def studies(self, session: Session) -> Select[Any]:
+        """The ids of the studies it admits (the family is a trial's matter).
+
+        Raises:
+            UnknownNameError: a GPU or dtype that neither the history nor gemmtune knows.
+            ProblemError: a malformed shape.
+        """
+        conditions: list[ColumnElement[bool]] = []
+        query = select(m.Study.id)
+        if self.gpu is not None:
+            conditions.append(m.Study.gpu_id.in_(_gpu_ids(session, self.gpu)))
+        if self.shape is not None or self.dtype is not None or self.problem_key is not None:
+            query = query.join(m.Problem, m.Problem.id == m.Study.problem_id)
+        if self.shape is not None:
+            conditions.append(m.Problem.shape == _shape(self.shape))
+        if self.dtype is not None:
+            _check_dtype(session, self.dtype)
+            conditions.append(m.Problem.dtype == self.dtype)
+        if self.problem_key is not None:
+            conditions.append(m.Problem.key == self.problem_key)
+        for column, value in ((m.Study.kind, self.kind), (m.Study.regime, self.regime), (m.Study.cache, self.cache)):
+            if value is not None:
+                conditions.append(column == value)
+        return query.where(*conditions)
+
+    def trials(self, session: Session) -> list[ColumnElement[bool]]:
+        """Conditions on trials; empty where all are admitted."""
+        out: list[ColumnElement[bool]] = []
+        if replace(self, family=None) != Filter():
+            out.append(m.Trial.study_id.in_(self.studies(session)))
+        if self.family is not None:
+            out.append(m.Trial.family == self.family)
+        return out
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _gpu_ids(session: Session, name: str) -> list[int]:
+    rows = session.execute(select(m.Gpu.id, m.Gpu.key, m.Gpu.name, m.Gpu.short)).all()
+    wanted = _letters(name)
+    found = [id_ for id_, key, full, short in rows if name == key or wanted in (_letters(full), _letters(short))]
+    if not found and not any(wanted in (_letters(g.name), g.short) for g in TABLE.values()):
+        known = ", ".join(sorted({short or full for _, _, full, short in rows})) or "none yet"
+        raise UnknownNameError(f"Unknown GPU {name!r}: the history has {known}; give a short or full name.")
+    return found
+
+
+def _shape(text: str) -> str:
+    shape = text.strip().lower()
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
+        raise ProblemError(f"Shape {text!r} is malformed: write it as MxNxK, e.g. 4096x4096x4096.")
+    return shape
+
+
+def _check_dtype(session: Session, name: str) -> None:
+    if name not in DTYPES and session.scalar(select(m.Problem.id).where(m.Problem.dtype == name).limit(1)) is None:
+        raise UnknownNameError(f"Unknown dtype {name!r}: choose one of {', '.join(DTYPES)}.")
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def records(
+    session: Session, *conditions: ColumnElement[bool], order: Sequence[Any] = (), limit: int | None = None
+) -> list[TrialRecord]:
+    """The trials that meet ``conditions``, as records."""
+    own, final = aliased(m.Measurement), aliased(m.Measurement)
+    own_base, final_base = aliased(m.Baseline), aliased(m.Baseline)
+    query = (
+        select(m.Trial, m.Study, m.Problem, m.Gpu, m.Environment, m.Kernel, m.Template.hash, m.Verification)
+        .add_columns(own, own_base, final, final_base)
+        .join(m.Study, m.Study.id == m.Trial.study_id)
+        .join(m.Problem, m.Problem.id == m.Study.problem_id)
+        .join(m.Gpu, m.Gpu.id == m.Study.gpu_id)
+        .join(m.Environment, m.Environment.id == m.Study.environment_id)
+        .outerjoin(m.Kernel, m.Kernel.id == m.Trial.kernel_id)
+        .outerjoin(m.Template, m.Template.id == m.Kernel.template_id)
+        .outerjoin(m.Verification, m.Verification.trial_id == m.Trial.id)
+        .outerjoin(own, own.id == _latest(final=False))
+        .outerjoin(own_base, own_base.measurement_id == own.id)
+        .outerjoin(final, final.id == _latest(final=True))
+        .outerjoin(final_base, final_base.measurement_id == final.id)
+        .where(*conditions)
+        .order_by(*order)
+        .options(*(defer(x.samples) for x in (own, own_base, final, final_base)))
+    )
+    gpus: dict[int, Gpu] = {}
+    return [_record(row, gpus) for row in session.execute(query.limit(limit) if limit is not None else query)]
+
+
+def _latest(*, final: bool) -> Any:
+    return (
+        select(m.Measurement.id)
+        .where(m.Measurement.trial_id == m.Trial.id, m.Measurement.final.is_(final))
+        .order_by(m.Measurement.measured.desc(), m.Measurement.uuid.desc())
+        .limit(1)
+        .correlate(m.Trial)
+        .scalar_subquery()
+    )
+
+
+def _record(row: Any, gpus: dict[int, Gpu]) -> TrialRecord:
+    trial, study, problem, gpu, environment, kernel, template, proof, own, own_base, final, final_base = row
+    if gpu.id not in gpus:
+        gpus[gpu.id] = gpu_from_json(gpu.data)
+    base = final_base if final else own_base
+    return TrialRecord(
+        id=trial.id,
+        uuid=trial.uuid,
+        number=trial.number,
+        study_id=trial.study_id,
+        state=trial.state,
+        configuration=trial.configuration,
+        configuration_key=trial.configuration_key,
+        family=trial.family,
+        outcome=trial.outcome or "",
+        detail=trial.detail,
+        kind=study.kind,
+        gpu=gpus[gpu.id],
+        environment=environment.data,
+        regime=study.regime,
+        cache=study.cache,
+        problem_key=problem.key,
+        problem_json=problem.data,
+        us=own and own.us,
+        us_low=own and own.us_low,
+        us_high=own and own.us_high,
+        baseline_us=own_base and own_base.us,
+        ratio=own and own.ratio,
+        ratio_low=own and own.ratio_low,
+        ratio_high=own and own.ratio_high,
+        estimated=bool((final or own) and (final or own).estimated),
+        baseline=base.name if base else "",
+        final=final and _timing(final, final_base),
+        rel_error=proof and proof.rel_error,
+        error_bound=proof and proof.error_bound,
+        excess=proof and proof.excess,
+        coverage=proof and proof.coverage,
+        registers=kernel and kernel.registers,
+        spill_bytes=kernel and kernel.spill_bytes,
+        stack_bytes=kernel and kernel.stack_bytes,
+        shared_bytes=kernel and kernel.shared_bytes,
+        template_hash=template or "",
+        cubin_sha256=kernel.cubin_sha256 if kernel else "",
+        arch=kernel.arch if kernel else "",
+        nvrtc=kernel.nvrtc if kernel else "",
+        source=zlib.decompress(kernel.source).decode() if kernel else "",
+        recipe=kernel and kernel.recipe,
+        seconds=trial.seconds,
+        started=trial.started,
+        finished=trial.finished,
+    )
+
+
+def _timing(final: m.Measurement, base: m.Baseline | None) -> Timing:
+    return Timing(
+        us=final.us,
+        us_low=final.us_low,
+        us_high=final.us_high,
+        baseline_us=base.us if base else None,
+        ratio=final.ratio,
+        ratio_low=final.ratio_low,
+        ratio_high=final.ratio_high,
+        estimated=final.estimated,
+        final=True,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ queries
+
+
+def trials(session: Session, wanted: Filter, outcome: str | None, limit: int | None) -> list[TrialRecord]:
+    """Finished trials, the newest study first, in the order they were tried."""
+    conditions = [*wanted.trials(session), m.Trial.state == DONE]
+    if outcome is not None:
+        conditions.append(m.Trial.outcome == outcome)
+    return records(session, *conditions, order=(m.Trial.study_id.desc(), m.Trial.number, m.Trial.id), limit=limit)
+
+
+def failures(session: Session, wanted: Filter, outcome: str | None, limit: int | None) -> list[FailureGroup]:
+    """Failed trials by outcome and pattern of their detail, the most frequent first."""
+    conditions = [*wanted.trials(session), m.Trial.outcome == outcome if outcome else m.Trial.outcome != CORRECT]
+    count, example = func.count(), func.max(m.Trial.id)
+    query = (
+        select(m.Trial.outcome, m.Trial.pattern, count, example)
+        .where(*conditions)
+        .group_by(m.Trial.outcome, m.Trial.pattern)
+        .order_by(count.desc(), m.Trial.outcome, m.Trial.pattern)
+        .limit(limit)
+    )
+    groups = session.execute(query).all()
+    examples = by_id(session, [id_ for *_, id_ in groups])
+    return [FailureGroup(str(out), pattern, n, examples[id_]) for out, pattern, n, id_ in groups]
+
+
+def by_id(session: Session, ids: Sequence[int]) -> dict[int, TrialRecord]:
+    """Records of these trials."""
+    out: dict[int, TrialRecord] = {}
+    for start in range(0, len(ids), 500):
+        out |= {r.id: r for r in records(session, m.Trial.id.in_(ids[start : start + 500]))}
+    return out
+
+
+def studies(session: Session, wanted: Filter, limit: int | None) -> list[StudyRecord]:
+    """Studies, the newest first, with their progress and leader."""
+    query = (
+        select(m.Study, m.Problem, m.Gpu, m.Environment)
+        .join(m.Problem, m.Problem.id == m.Study.problem_id)
+        .join(m.Gpu, m.Gpu.id == m.Study.gpu_id)
+        .join(m.Environment, m.Environment.id == m.Study.environment_id)
+        .where(m.Study.id.in_(wanted.studies(session)))
+        .order_by(m.Study.created.desc(), m.Study.id.desc())
+        .limit(limit)
+    )
+    rows = session.execute(query).all()
+    leaders = {study.id: _leader(session, study.id) for study, *_ in rows}
+    best = by_id(session, [id_ for id_ in leaders.values() if id_ is not None])
+    return [
+        StudyRecord(
+            id=study.id,
+            uuid=study.uuid,
+            parent_uuid=study.parent_uuid,
+            problem_key=problem.key,
+            kind=study.kind,
+            gpu=gpu_from_json(gpu.data),
+            environment=environment.data,
+            regime=study.regime,
+            cache=study.cache,
+            families=tuple(study.families),
+            strategy=study.strategy,
+            seed=study.seed,
+            created=study.created,
+            trials=_count(session, study.id, m.Trial.outcome.is_not(None)),
+            correct=_count(session, study.id, m.Trial.outcome == CORRECT),
+            best=best.get(leaders[study.id] or 0),
+        )
+        for study, problem, gpu, environment in rows
+    ]
+
+
+def _leader(session: Session, study_id: int) -> int | None:
+    scored = (m.Trial.study_id == study_id, m.Trial.score.is_not(None))
+    return session.scalar(select(m.Trial.id).where(*scored).order_by(m.Trial.score, m.Trial.id).limit(1))
+
+
+def _count(session: Session, study_id: int, condition: ColumnElement[bool]) -> int:
+    return session.scalar(select(func.count()).where(m.Trial.study_id == study_id, condition)) or 0

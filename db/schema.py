@@ -1,0 +1,107 @@
+"""The schema's version: create a new history, upgrade an old one, refuse a newer one.
+
+A current database costs one look at the version row. Alembic is imported only where there is something to migrate.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from gemmtune.db.engine import WRITE, is_busy, where
+from gemmtune.db.models import Base
+from gemmtune.space.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+VERSION_TABLE = "gemmtune_version"
+"""Our own, so that other users of Alembic (Optuna) may share the database."""
+HEAD = "0001"
+"""The newest revision in ``migrations/versions``."""
+
+_alembic = threading.Lock()  # Alembic keeps the migration in progress in a module-level proxy
+
+
+def prepare(engine: Engine, timeout: float) -> None:
+    """Bring the database to :data:`HEAD`; safe when several processes do so at once.
+
+    Raises:
+        DatabaseError: the schema is newer than this gemmtune, or the database holds tables that are not ours.
+        sqlalchemy.exc.DBAPIError: the database fails; translate it.
+    """
+    with engine.connect() as connection:
+        if _version(connection) == HEAD:
+            return
+    if engine.dialect.name == "sqlite":
+        _use_wal(engine, timeout)
+    with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
+        version = _version(connection)  # again, now that nobody else can write
+        if version != HEAD:
+            _migrate(connection, version)
+
+
+def config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration for our migrations, run on ``connection``."""
+    from alembic.config import Config
+
+    made = Config()
+    made.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    made.attributes["connection"] = connection
+    return made
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
+
+
+def _migrate(connection: Connection, version: str | None) -> None:
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    place = where(connection.engine.url)
+    settings = config(connection)
+    if version is None:
+        foreign = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
+        if foreign:
+            raise DatabaseError(
+                f"The database {place} is not a gemmtune history, but has tables of the same names "
+                f"({', '.join(foreign)}): give another with --db or GEMMTUNE_DB."
+            )
+    elif version not in {script.revision for script in ScriptDirectory.from_config(settings).walk_revisions()}:
+        raise DatabaseError(
+            f"The history {place} has schema {version}, newer than the {HEAD} of this gemmtune: "
+            f"upgrade gemmtune with pip install -U gemmtune, or give another with --db or GEMMTUNE_DB."
+        )
+    with _alembic:
+        command.upgrade(settings, "head")
+
+
+def _use_wal(engine: Engine, timeout: float) -> None:
+    """Switch a SQLite file to WAL for good (a file system that cannot do it keeps the rollback journal).
+
+    SQLite does not wait for locks here, so this does.
+    """
+    deadline = time.monotonic() + timeout
+    raw = engine.raw_connection()
+    try:
+        while True:
+            try:
+                raw.cursor().execute("PRAGMA journal_mode = WAL")
+                return
+            except engine.dialect.loaded_dbapi.OperationalError as error:
+                failure = DBAPIError.instance(
+                    "PRAGMA journal_mode = WAL", None, error, engine.dialect.loaded_dbapi.Error
+                )
+                if not (isinstance(failure, DBAPIError) and is_busy(failure)) or time.monotonic() > deadline:
+                    raise failure from error
+                time.sleep(0.01)
+    finally:
+        raw.close()

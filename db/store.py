@@ -1,0 +1,244 @@
+"""Writing rows: describing rows are found by the digest of their content or added; scores follow from measurements."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import case, false, func, null, select, update
+from sqlalchemy.orm import Session
+
+from gemmtune.db import models as m
+from gemmtune.db.records import CORRECT, KernelData, MeasurementData, StudySpec, VerificationData
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import problem_from_json
+
+_Described = m.Gpu | m.Environment | m.Problem | m.Kernel
+
+
+def new_uuid() -> str:
+    """A fresh natural key."""
+    return uuid.uuid4().hex
+
+
+def plain(value: Any) -> Any:
+    """JSON data with lists for tuples, dicts for mappings, and null for numbers that JSON lacks (NaN, infinity)."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return plain(value.item()) if hasattr(value, "item") else str(value)  # NumPy scalars; else its text
+
+
+def digest(value: Any) -> str:
+    """sha256 of the canonical JSON text of plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def pack_samples(samples: Sequence[float]) -> bytes:
+    """Samples as little-endian float32."""
+    return struct.pack(f"<{len(samples)}f", *samples)
+
+
+def unpack_samples(blob: bytes) -> tuple[float, ...]:
+    """What :func:`pack_samples` wrote."""
+    return struct.unpack(f"<{len(blob) // 4}f", blob)
+
+
+def gpu_to_json(gpu: Gpu) -> dict[str, Any]:
+    """Every field of a GPU."""
+    return {f.name: plain(getattr(gpu, f.name)) for f in fields(Gpu)}
+
+
+def gpu_from_json(data: Mapping[str, Any]) -> Gpu:
+    """What :func:`gpu_to_json` wrote; fields that this version does not know are left out."""
+    known = {f.name: data[f.name] for f in fields(Gpu) if f.name in data}
+    major, minor = known["capability"]
+    return Gpu(**{**known, "capability": (major, minor)})
+
+
+def spec_digest(spec: StudySpec) -> str:
+    """What two studies must agree in, the environment aside."""
+    return digest(
+        [
+            spec.problem_key,
+            spec.kind,
+            spec.gpu.key,
+            spec.regime,
+            spec.cache,
+            list(spec.families),
+            spec.strategy,
+            spec.seed,
+        ]
+    )
+
+
+def add_gpu(session: Session, gpu: Gpu) -> int:
+    """The id of this GPU's row."""
+    data = gpu_to_json(gpu)
+    return _intern(session, m.Gpu(digest=digest(data), key=gpu.key, name=gpu.name, short=gpu.short, data=data))
+
+
+def add_environment(session: Session, environment: Mapping[str, str]) -> int:
+    """The id of this environment's row."""
+    data = plain(environment)
+    return _intern(session, m.Environment(digest=digest(data), data=data))
+
+
+def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
+    """The id of this problem's row.
+
+    Raises:
+        UnknownNameError: its kind is not registered.
+        ProblemError: its fields are missing or out of range.
+    """
+    import gemmtune.space.gemm  # noqa: F401 - registers the first kind
+
+    axes = {name: int(size) for name, size in problem_from_json(problem).axes.items()}
+    data = plain(problem)
+    row = m.Problem(
+        digest=digest([key, data]),
+        kind=str(data["kind"]),
+        key=key,
+        shape="x".join(map(str, axes.values())),
+        dtype=str(data.get("dtype", "")),
+        axes=axes,
+        data=data,
+    )
+    return _intern(session, row)
+
+
+def add_kernel(session: Session, kernel: KernelData, configuration: str) -> int:
+    """The id of this kernel's row; its template's text is stored with the first kernel that brings it."""
+    template = session.scalar(select(m.Template).where(m.Template.hash == kernel.template_hash))
+    if template is None:
+        template = m.Template(hash=kernel.template_hash, text=kernel.template_text)
+        session.add(template)
+        session.flush()
+    elif not template.text:
+        template.text = kernel.template_text
+    described = {f.name: plain(getattr(kernel, f.name)) for f in fields(KernelData) if f.name != "template_text"}
+    row = m.Kernel(
+        digest=digest([configuration, described]),
+        template_id=template.id,
+        configuration=configuration,
+        cubin_sha256=kernel.cubin_sha256,
+        arch=kernel.arch,
+        nvrtc=kernel.nvrtc,
+        source=zlib.compress(kernel.source.encode(), 9),
+        recipe=described["recipe"],
+        registers=kernel.registers,
+        spill_bytes=kernel.spill_bytes,
+        stack_bytes=kernel.stack_bytes,
+        shared_bytes=kernel.shared_bytes,
+    )
+    return _intern(session, row)
+
+
+def add_verification(session: Session, trial_id: int, data: VerificationData) -> None:
+    """Store the proof of a trial."""
+    session.add(
+        m.Verification(
+            trial_id=trial_id,
+            passed=bool(data.passed),
+            rel_error=_worst(data.rel_error),
+            error_bound=_worst(data.error_bound),
+            excess=_worst(data.excess),
+            coverage=float(data.coverage),
+            checks=list(data.checks),
+            detail=data.detail,
+        )
+    )
+
+
+def add_measurement(session: Session, trial_id: int, data: MeasurementData, *, final: bool, now: float) -> None:
+    """Append a measurement to a trial; :func:`refresh_scores` afterwards."""
+    row = m.Measurement(
+        uuid=new_uuid(),
+        trial_id=trial_id,
+        final=final,
+        estimated=bool(data.estimated),
+        us=float(data.us),
+        us_low=float(data.us_low),
+        us_high=float(data.us_high),
+        ratio=_optional(data.ratio),
+        ratio_low=_optional(data.ratio_low),
+        ratio_high=_optional(data.ratio_high),
+        clock_mhz=_optional(data.clock_mhz),
+        throttle=data.throttle,
+        counters=plain(data.counters),
+        samples=pack_samples(data.samples),
+        measured=now,
+    )
+    session.add(row)
+    session.flush()
+    if data.baseline_us is not None:
+        samples = pack_samples(data.baseline_samples)
+        session.add(
+            m.Baseline(measurement_id=row.id, name=data.baseline_name, us=float(data.baseline_us), samples=samples)
+        )
+
+
+def refresh_scores(session: Session, trial_ids: Iterable[int]) -> None:
+    """Bring ``score`` and ``final`` of these trials up to date with their measurements.
+
+    The latest final measurement counts, else the latest of all. The score is the negated ratio to the baseline where
+    one was timed, else the time: one column, ascending, that puts rated kernels first and the best of them in front.
+    Only correct trials have one.
+    """
+    session.flush()
+    counts = (
+        select(m.Measurement)
+        .where(m.Measurement.trial_id == m.Trial.id)
+        .order_by(m.Measurement.final.desc(), m.Measurement.measured.desc(), m.Measurement.uuid.desc())
+        .limit(1)
+        .correlate(m.Trial)
+    )
+    score = case((m.Measurement.ratio.is_not(None), -m.Measurement.ratio), else_=m.Measurement.us)
+    values = {
+        m.Trial.score: case(
+            (m.Trial.outcome == CORRECT, counts.with_only_columns(score).scalar_subquery()), else_=null()
+        ),
+        m.Trial.final: func.coalesce(counts.with_only_columns(m.Measurement.final).scalar_subquery(), false()),
+    }
+    wanted = list(trial_ids)
+    for start in range(0, len(wanted), 500):
+        some = m.Trial.id.in_(wanted[start : start + 500])
+        session.execute(update(m.Trial).where(some).values(values), execution_options={"synchronize_session": False})
+
+
+def failure_pattern(detail: str) -> str:
+    """The first line of a detail with every word that holds a digit blanked: equal for failures of one kind."""
+    line = detail.strip().partition("\n")[0]
+    return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", line)[:200]
+
+
+def _intern(session: Session, row: _Described) -> int:
+    model = type(row)
+    found = session.scalar(select(model.id).where(model.digest == row.digest))
+    if found is not None:
+        return found
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def _worst(value: float) -> float:
+    """NaN as infinity: larger than any bound, and storable everywhere."""
+    return math.inf if math.isnan(value) else float(value)
+
+
+def _optional(value: float | None) -> float | None:
+    return None if value is None else float(value)
