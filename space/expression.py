@@ -147,10 +147,12 @@ class Expression:
         return hash(self.text)
 
 
-@lru_cache(maxsize=4096)
 def expression(text: str) -> Expression:
     """The checked expression of ``text``, from a cache."""
-    return Expression(text)
+    return _cached(text) if isinstance(text, str) else Expression(text)  # the latter raises, whatever was given
+
+
+_cached = lru_cache(maxsize=4096)(Expression)
 
 
 def _check(node: ast.expr, names: dict[str, bool], text: str, depth: int, *, numeric: bool) -> None:

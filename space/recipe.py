@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gemmtune.space.errors import PackError
 from gemmtune.space.expression import expression
@@ -134,24 +134,42 @@ class LaunchRecipe:
         return recipe
 
     def _check(self) -> None:
-        texts = [*self.grid, self.workspace, self.counters, self.tile.row, self.tile.column]
-        texts += [p.expr for p in self.preconditions] + [a.expr for a in self.arguments if a.expr]
-        for text in texts:
+        for text in [*self.grid, self.workspace, self.counters, self.tile.row, self.tile.column]:
             expression(text)
+        for condition in self.preconditions:
+            expression(condition.expr)
+            _want(isinstance(condition.text, str), f"a precondition with the text {condition.text!r}")
         whole = [*self.block, *self.cluster, self.tile.rows, self.tile.columns]
-        if not all(isinstance(v, int) and 0 < v <= 2**31 for v in whole) or self.threads > 1024:
-            raise PackError(f"The launch recipe has block {self.block}, cluster {self.cluster} or tile out of range.")
-        if not isinstance(self.dynamic_shared, int) or not 0 <= self.dynamic_shared <= 2**20:
-            raise PackError(f"The launch recipe asks for {self.dynamic_shared!r} bytes of shared memory.")
-        if not isinstance(self.entry, str) or not self.entry.isidentifier():
-            raise PackError(f"The launch recipe has the entry {self.entry!r}, which is not a function name.")
+        _want(
+            all(_is_int(v) and 0 < v <= 2**31 for v in whole) and self.threads <= 1024,
+            f"block {self.block}, cluster {self.cluster} or tile out of range",
+        )
+        _want(
+            _is_int(self.dynamic_shared) and 0 <= self.dynamic_shared <= 2**20,
+            f"{self.dynamic_shared!r} bytes of shared memory",
+        )
+        _want(
+            isinstance(self.entry, str) and self.entry.isidentifier(),
+            f"the entry {self.entry!r}, which is not a function name",
+        )
         for a in self.arguments:
-            if a.kind not in ("pointer", "scalar", "workspace", "counters"):
-                raise PackError(f"The launch recipe has an argument of unknown kind {a.kind!r}.")
-            if a.kind == "scalar" and a.type not in SCALAR_TYPES:
-                raise PackError(f"The launch recipe has a scalar argument of unknown type {a.type!r}.")
-        if not all(isinstance(v, int) for v in self.constants.values()):
-            raise PackError("The launch recipe has a constant that is not an integer.")
+            _want(a.kind in get_args(ArgumentKind), f"an argument of unknown kind {a.kind!r}")
+            _want(
+                isinstance(a.name, str) and isinstance(a.expr, str), f"an argument whose name or expr is no text: {a}"
+            )
+            _want(a.kind != "scalar" or a.type in SCALAR_TYPES, f"a scalar argument of unknown type {a.type!r}")
+            if a.expr:
+                expression(a.expr)
+        _want(all(_is_int(v) for v in self.constants.values()), "a constant that is not an integer")
+
+
+def _want(good: bool, otherwise: str) -> None:
+    if not good:
+        raise PackError(f"The launch recipe has {otherwise}: it was altered, or written by something else.")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _triple(value: Any) -> Any:
