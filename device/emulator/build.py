@@ -1,0 +1,122 @@
+"""Building for the emulator: the core once as a shared library, then one lean library a kernel.
+
+Both lie in a content-addressed cache and appear by atomic rename, so that any number of processes may build at once. A
+library whose bytes do not match the digest beside it (truncated, altered) is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import platformdirs
+
+from gemmtune.device.emulator.toolchain import Toolchain, find_toolchain
+from gemmtune.space.errors import ToolchainError
+
+NATIVE = Path(__file__).resolve().parent / "native"
+HEADER = "gemmtune/hw.cuh"
+"""The name under which kernel sources include the intrinsics layer."""
+
+CORE_TIMEOUT = 600.0
+"""Seconds; the first run of the ziglang wheel builds its C++ library, about 40 s on two cores."""
+KERNEL_TIMEOUT = 120.0
+
+
+def cache_root() -> Path:
+    """``$GEMMTUNE_CACHE`` or the user's cache directory, then ``emulator``."""
+    root = os.environ.get("GEMMTUNE_CACHE", "").strip()
+    return Path(root or platformdirs.user_cache_dir("gemmtune")) / "emulator"
+
+
+@lru_cache(maxsize=1)
+def _native_sources() -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(NATIVE.iterdir()) if p.suffix in (".h", ".cpp")}
+
+
+def _digest(*parts: object) -> str:
+    h = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        h.update(len(data).to_bytes(8, "little") + data)
+    return h.hexdigest()[:32]
+
+
+def core_key(toolchain: Toolchain) -> str:
+    """What the core and the headers depend on: sources, compiler and its version, flags."""
+    sources = [part for name, data in _native_sources().items() for part in (name, data)]
+    return _digest(toolchain.command, toolchain.version, toolchain.core_flags(), *sources)
+
+
+def _publish(directory: Path, name: str, build: list[str], toolchain: Toolchain, timeout: float) -> Path:
+    """Build ``name`` in ``directory`` with the arguments ``build`` (the output is appended), unless it is there and whole."""
+    library, mark = directory / name, directory / f"{name}.sha256"
+    try:
+        if hashlib.sha256(library.read_bytes()).hexdigest() == mark.read_text(encoding="ascii").strip():
+            return library
+    except OSError:
+        pass
+    try:
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=directory) as scratch:
+            made, made_mark = Path(scratch) / name, Path(scratch) / "mark"
+            toolchain.compile([*build, "-o", str(made)], timeout)
+            made_mark.write_text(hashlib.sha256(made.read_bytes()).hexdigest(), encoding="ascii")
+            made.replace(library)
+            made_mark.replace(mark)
+    except OSError as error:
+        raise ToolchainError(f"The emulator's cache {directory} cannot be written ({error}): free space there, or set GEMMTUNE_CACHE.") from None
+    return library
+
+
+def _directory(key: str) -> Path:
+    directory = cache_root() / key
+    try:
+        (directory / "kernels").mkdir(parents=True, exist_ok=True)
+        (directory / "include" / Path(HEADER).parent).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ToolchainError(f"The emulator's cache {directory} cannot be created ({error}): set GEMMTUNE_CACHE to a writable directory.") from None
+    return directory
+
+
+def build_core(toolchain: Toolchain | None = None) -> Path:
+    """The path of the core library, built if need be (about 5 s once).
+
+    Raises:
+        ToolchainError: no compiler, a compiler that fails, or a cache that cannot be written.
+    """
+    toolchain = toolchain or find_toolchain()
+    directory = _directory(core_key(toolchain))
+    sources = [str(NATIVE / name) for name in _native_sources() if name.endswith(".cpp")]
+    return _publish(directory, "core.so", [*toolchain.core_flags(), "-shared", *sources], toolchain, CORE_TIMEOUT)
+
+
+def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None) -> Path:
+    """The path of the library of one kernel source; its undefined symbols are the core's (about 0.3 s).
+
+    Args:
+        text: CUDA C++ over :mod:`hw::`, with ``#include "gemmtune/hw.cuh"``.
+        entry: the name of its ``extern "C" __global__`` function.
+
+    Raises:
+        ToolchainError: as :func:`build_core`; where the source is at fault, the message holds the compiler's words.
+    """
+    toolchain = toolchain or find_toolchain()
+    directory = _directory(core_key(toolchain))
+    header = directory / "include" / HEADER
+    wanted = f'#include "{NATIVE / "hw.h"}"\n'
+    if not header.exists() or header.read_text(encoding="utf-8") != wanted:
+        temporary = header.with_name(f".hw.{os.getpid()}")
+        temporary.write_text(wanted, encoding="utf-8")
+        temporary.replace(header)
+    flags = toolchain.kernel_flags()
+    key = _digest(text, entry, flags)
+    source = directory / "kernels" / f"{key}.cpp"
+    source.write_text(f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n', encoding="utf-8")
+    try:
+        arguments = [*flags, f"-I{directory / 'include'}", "-shared", "-nostdlib", str(source)]
+        return _publish(directory / "kernels", f"{key}.so", arguments, toolchain, KERNEL_TIMEOUT)
+    finally:
+        source.unlink(missing_ok=True)

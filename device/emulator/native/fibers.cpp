@@ -1,0 +1,138 @@
+// Fibers: a stack for each CUDA thread and the switch between them. On x86-64 a switch saves six registers (about
+// 10 ns); elsewhere, or with EMU_UCONTEXT, it is swapcontext.
+#include <sys/mman.h>
+
+#include "core.h"
+
+#if !defined(__x86_64__) && !defined(EMU_UCONTEXT)
+#define EMU_UCONTEXT 1
+#endif
+#ifdef EMU_UCONTEXT
+#include <ucontext.h>
+#endif
+
+namespace emu {
+
+Fiber* current = nullptr;
+BlockView* block = nullptr;
+State state;
+
+namespace {
+
+u8* stacks = nullptr;  // MAX_THREADS stacks, each with an inaccessible lowest page
+
+void ensure_stacks() {
+  if (stacks) return;
+  stacks = (u8*)mmap(nullptr, MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (u32 i = 0; i < MAX_THREADS; i++) mprotect(stacks + i * STACK_BYTES, PAGE, PROT_NONE);
+}
+
+}  // namespace
+
+bool on_fiber_stack(const u8* address, u32* thread) {
+  if (!stacks || address < stacks || address >= stacks + MAX_THREADS * STACK_BYTES) return false;
+  *thread = (u32)((address - stacks) / STACK_BYTES);
+  return true;
+}
+
+#ifdef EMU_UCONTEXT
+
+namespace {
+ucontext_t contexts[MAX_THREADS], launcher_context;
+}
+
+void prepare_fiber(Thread& thread, void (*body)()) {
+  ensure_stacks();
+  ucontext_t& context = contexts[thread.index];
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks + thread.index * STACK_BYTES + PAGE;
+  context.uc_stack.ss_size = STACK_BYTES - PAGE;
+  context.uc_link = nullptr;
+  makecontext(&context, body, 0);
+}
+
+void switch_to(Thread* next) {
+  ucontext_t& from = contexts[current->index];
+  current = next;
+  state.counters.switches++;
+  swapcontext(&from, &contexts[next->index]);
+}
+
+void leave_to_launcher() {
+  current = nullptr;
+  setcontext(&launcher_context);
+  __builtin_unreachable();
+}
+
+void run_from_launcher(Thread* first) {
+  current = first;
+  swapcontext(&launcher_context, &contexts[first->index]);
+}
+
+#else
+
+// emu_switch(save, load): pushes the callee-saved registers, stores the stack pointer in *save, continues at load.
+asm(R"(
+.text
+.p2align 4
+.globl emu_switch
+.hidden emu_switch
+.type emu_switch,@function
+emu_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emu_switch,.-emu_switch
+)");
+extern "C" __attribute__((visibility("hidden"))) void emu_switch(void** save, void* load);
+
+namespace {
+void* launcher_stack_pointer = nullptr;
+}
+
+void prepare_fiber(Thread& thread, void (*body)()) {
+  ensure_stacks();
+  // Tops are staggered: stacks at equal offsets within pages would fight for the same cache sets.
+  const u64 stagger = (thread.index * 7 % 64) * 64;
+  u8* top = stacks + (thread.index + 1) * STACK_BYTES - stagger;
+  void** sp = (void**)((uintptr_t)top & ~(uintptr_t)15);
+  *--sp = nullptr;  // the return address of body, which never returns
+  *--sp = (void*)body;
+  for (int i = 0; i < 6; i++) *--sp = nullptr;
+  thread.stack_pointer = sp;
+}
+
+void switch_to(Thread* next) {
+  Thread* from = me();
+  current = next;
+  state.counters.switches++;
+  emu_switch(&from->stack_pointer, next->stack_pointer);
+}
+
+void leave_to_launcher() {
+  void* abandoned;
+  current = nullptr;
+  emu_switch(&abandoned, launcher_stack_pointer);
+  __builtin_unreachable();
+}
+
+void run_from_launcher(Thread* first) {
+  current = first;
+  emu_switch(&launcher_stack_pointer, first->stack_pointer);
+}
+
+#endif
+
+}  // namespace emu

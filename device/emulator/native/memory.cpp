@@ -1,0 +1,104 @@
+// Memory with guards: inaccessible address space on both sides of every mapping, and poison inside.
+//
+// Pages come from one small file of POISON, mapped again and again and copied on write: a buffer of the real size costs
+// memory only for the pages that somebody wrote, and reads as NaN everywhere else.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core.h"
+
+namespace emu {
+
+namespace {
+
+constexpr u64 POISON_FILE = 8 << 20;
+
+int poison_file() {
+  static const int file = [] {
+    const int fd = memfd_create("poison", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)POISON_FILE)) return -1;
+    void* p = mmap(nullptr, POISON_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return -1;
+    memset(p, POISON, POISON_FILE);
+    munmap(p, POISON_FILE);
+    return fd;
+  }();
+  return file;
+}
+
+}  // namespace
+
+u64 round_to_pages(u64 bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+u8* map_guarded(u64 bytes) {
+  bytes = round_to_pages(bytes);
+  if (poison_file() < 0) return nullptr;
+  void* whole = mmap(nullptr, bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (whole == MAP_FAILED) return nullptr;
+  u8* begin = (u8*)whole + GUARD;
+  for (u64 at = 0; at < bytes; at += POISON_FILE) {
+    const u64 part = bytes - at < POISON_FILE ? bytes - at : POISON_FILE;
+    void* p = mmap(begin + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, poison_file(), 0);
+    if (p == MAP_FAILED) {
+      munmap(whole, bytes + 2 * GUARD);
+      return nullptr;
+    }
+  }
+  return begin;
+}
+
+void unmap_guarded(u8* begin, u64 bytes) { munmap(begin - GUARD, round_to_pages(bytes) + 2 * GUARD); }
+
+const u8* first_altered(const u8* begin, const u8* end) {
+  static const std::vector<u8> clean(PAGE, POISON);
+  while (begin < end) {
+    const u64 part = (u64)(end - begin) < PAGE ? (u64)(end - begin) : PAGE;
+    if (memcmp(begin, clean.data(), part) != 0) {
+      while (*begin == POISON) begin++;
+      return begin;
+    }
+    begin += part;
+  }
+  return nullptr;
+}
+
+i64 shared_offset(const void* p, u64 bytes) {
+  if (inside(p, bytes, state.shared, state.shared_bytes)) return (const u8*)p - state.shared;
+  if (inside(p, bytes, state.static_shared, state.static_bytes)) return STATIC_OFFSET + ((const u8*)p - state.static_shared);
+  return -1;
+}
+
+std::string shared_name(i64 offset) {
+  if (offset >= STATIC_OFFSET) return "byte " + std::to_string(offset - STATIC_OFFSET) + " of static shared memory";
+  return "byte " + std::to_string(offset) + " of shared memory";
+}
+
+// Where an address lies, in words: a global buffer, shared memory, or neither.
+std::string describe_address(const u8* address) {
+  // The nearest buffer, within its guards.
+  const Span* nearest = nullptr;
+  u64 nearest_distance = GUARD;
+  for (u32 i = 0; i < state.span_count; i++) {
+    const Span& s = state.spans[i];
+    const u64 distance = address < s.begin ? (u64)(s.begin - address) : address < s.begin + s.bytes ? 0 : (u64)(address - (s.begin + s.bytes));
+    if (distance < nearest_distance) nearest = &s, nearest_distance = distance;
+  }
+  char text[160];
+  const i64 shared = address - state.shared;
+  if (shared > -(i64)GUARD && shared < (i64)(SHARED_MAP + GUARD) && (u64)(shared < 0 ? -shared : shared) < nearest_distance) {
+    snprintf(text, sizeof text, "byte %lld of the block's %u bytes of shared memory", shared, state.shared_bytes);
+    return text;
+  }
+  if (nearest) {
+    snprintf(text, sizeof text, "byte %lld of buffer %s, which has %llu bytes", (i64)(address - nearest->begin), nearest->name, nearest->bytes);
+    return text;
+  }
+  u32 thread;
+  if (on_fiber_stack(address, &thread)) return "the local memory (stack) of thread " + std::to_string(thread);
+  snprintf(text, sizeof text, "address %p, in no buffer", (const void*)address);
+  return text;
+}
+
+}  // namespace emu
