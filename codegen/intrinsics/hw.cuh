@@ -38,6 +38,7 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
 #endif
   return r;
 }
+HW_FN float as_float(u32 bits) { return __uint_as_float(bits); }
 // Round to tf32 (nearest, ties away), as the bits that mma reads: cvt.rna.tf32.f32.
 HW_FN u32 to_tf32(float x) {
 #if __CUDA_ARCH__ >= 800
