@@ -93,12 +93,13 @@ def build_core(toolchain: Toolchain | None = None) -> Path:
     return _publish(directory, "core.so", [*toolchain.core_flags(), "-shared", *sources], toolchain, CORE_TIMEOUT)
 
 
-def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None) -> Path:
+def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, capability: int = 90) -> Path:
     """The path of the library of one kernel source; its undefined symbols are the core's (about 0.3 s).
 
     Args:
         text: CUDA C++ over :mod:`hw::`, with ``#include "gemmtune/hw.cuh"``.
         entry: the name of its ``extern "C" __global__`` function.
+        capability: of the GPU that the emulator stands for, e.g. 75; kernels see it as ``__CUDA_ARCH__`` (750).
 
     Raises:
         ToolchainError: as :func:`build_core`; where the source is at fault, the message holds the compiler's words.
@@ -111,7 +112,7 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None) -> P
         temporary = header.with_name(f".hw.{os.getpid()}")
         temporary.write_text(wanted, encoding="utf-8")
         temporary.replace(header)
-    flags = toolchain.kernel_flags()
+    flags = (*toolchain.kernel_flags(), f"-D__CUDA_ARCH__={capability * 10}")
     key = _digest(text, entry, flags)
     source = directory / "kernels" / f"{key}.cpp"
     source.write_text(f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n', encoding="utf-8")
