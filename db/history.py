@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,12 +12,22 @@ from typing import Self
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from gemmtune.db import merge as merging
 from gemmtune.db import models as m
-from gemmtune.db import queries, schema, store
+from gemmtune.db import queries, ranking, schema, store, transfer
 from gemmtune.db.engine import WRITE, open_engine, resolve, translated, where
 from gemmtune.db.queries import DONE, Filter
-from gemmtune.db.records import FailureGroup, StudyRecord, StudySpec, TrialRecord
+from gemmtune.db.records import (
+    ExportRecord,
+    FailureGroup,
+    MeasurementRecord,
+    MergeReport,
+    StudyRecord,
+    StudySpec,
+    TrialRecord,
+)
 from gemmtune.db.study import Study
+from gemmtune.space.errors import DatabaseError
 
 
 class History:
@@ -157,3 +167,87 @@ class History:
         """One trial by its id, or None."""
         with self.reading() as session:
             return queries.by_id(session, [trial_id]).get(trial_id)
+
+    def find(
+        self, problem_key: str, gpu_key: str | None = None, regime: str | None = None, configuration_key: str = ""
+    ) -> list[TrialRecord]:
+        """Finished trials of one configuration for one problem, the latest first; what ``query why`` asks."""
+        with self.reading() as session:
+            return queries.find(session, Filter(gpu_key, regime=regime, problem_key=problem_key), configuration_key)
+
+    def best(
+        self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
+        kind: str | None = None, regime: str | None = None, cache: str | None = None, limit: int | None = 20,
+    ) -> list[TrialRecord]:  # fmt: skip
+        """The leading correct kernels with their ``rank``; filters as in :meth:`trials`.
+
+        Ranks count within (device kind, GPU key, environment, regime, cache, problem), by the ratio to the baseline,
+        or by time where no baseline was timed; a finalist's measurement counts before the trial's own. The ``limit``
+        rows are shared out evenly among these boards, the most recent first, at least one to each while they last.
+        """
+        with self.reading() as session:
+            return ranking.best(session, Filter(gpu, shape, dtype, family, kind, regime, cache), limit)
+
+    def best_kernels(
+        self, gpu_key: str | None = None, device_kind: str | None = None, regime: str | None = None, *,
+        cache: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
+    ) -> list[TrialRecord]:  # fmt: skip
+        """What a pack is made of: one kernel for each (device kind, GPU key, regime, cache, problem).
+
+        It is the best correct one of the newest environment whose leader was measured as a finalist, else of the newest
+        environment. ``gpu_key`` may be a short or full name too.
+        """
+        with self.reading() as session:
+            return ranking.best_kernels(session, Filter(gpu_key, shape, dtype, family, device_kind, regime, cache))
+
+    def measurements(self, trial_id: int) -> list[MeasurementRecord]:
+        """Every measurement of a trial with its samples, in the order they were made."""
+        with self.reading() as session:
+            return queries.measurements(session, trial_id)
+
+    # --------------------------------------------------------------------------------------------------------- packs
+
+    def record_export(self, name: str, manifest_sha256: str, contents: Sequence[tuple[str, bytes]]) -> str:
+        """Remember an exported pack with its cubins, given as (sha256, bytes); the export's uuid.
+
+        Raises:
+            DatabaseError: a cubin does not have the hash it is given under.
+        """
+        with self.writing() as session:
+            return store.add_export(session, name, manifest_sha256, dict(contents), time.time())
+
+    def exports(self) -> list[ExportRecord]:
+        """Exported packs, the latest first."""
+        with self.reading() as session:
+            return queries.exports(session)
+
+    def cubin(self, sha256: str) -> bytes | None:
+        """A cubin that was exported, or None."""
+        with self.reading() as session:
+            return session.scalar(select(m.Cubin.data).where(m.Cubin.sha256 == sha256))
+
+    # ------------------------------------------------------------------------------------------------------ transfer
+
+    def export(self, path: str | Path) -> int:
+        """Write everything finished to a compressed file for :meth:`merge`; how many rows it holds.
+
+        The file appears whole or not at all, and replaces one of the same name.
+
+        Raises:
+            DatabaseError: the file cannot be written.
+        """
+        target = Path(path)
+        own = Path(self.url.database or "")
+        if target.exists() and own.exists() and target.samefile(own):
+            raise DatabaseError(f"The file {target} is the history itself: export to another file.")
+        with self.reading() as session:
+            return transfer.write(session, target)
+
+    def merge(self, path: str | Path) -> MergeReport:
+        """Add what another history exported and this one lacks, in one transaction; merging again adds nothing.
+
+        Raises:
+            DatabaseError: the file is missing, truncated, altered, of a newer schema or no export; nothing was changed.
+        """
+        with self.writing() as session:
+            return merging.merge(session, Path(path))

@@ -9,10 +9,39 @@ Moments are seconds since the epoch (UTC), times are microseconds, sizes are byt
 
 from __future__ import annotations
 
+import zlib
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, LargeBinary, MetaData, String, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Deflated(TypeDecorator[str]):
+    """Text, stored deflated (zlib)."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        """Deflate."""
+        return None if value is None else zlib.compress(value.encode(), 9)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+        """Inflate."""
+        return None if value is None else zlib.decompress(value).decode()
+
 
 # Lengths serve servers that cannot index unlimited text; SQLite ignores them.
 Word = Annotated[str, mapped_column(String(64))]
@@ -113,7 +142,7 @@ class Template(Base):
 
 
 class Kernel(Base):
-    """A compiled configuration. ``source`` is its text, deflated; the cubin lives in the cache under its hash."""
+    """A compiled configuration. ``source`` is its text; the cubin lives in the cache under its hash."""
 
     __tablename__ = "kernel"
     id: Mapped[Id]
@@ -123,7 +152,7 @@ class Kernel(Base):
     cubin_sha256: Mapped[Word] = mapped_column(index=True)
     arch: Mapped[Word]
     nvrtc: Mapped[Word]
-    source: Mapped[bytes]
+    source: Mapped[str] = mapped_column(Deflated)
     recipe: Mapped[dict[str, Any]]
     registers: Mapped[int | None]
     spill_bytes: Mapped[int | None]

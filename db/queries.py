@@ -1,13 +1,8 @@
-"""Reading a history: filters, rankings and the records they give. Ranking is done in SQL.
-
-Numbers of different devices, environments (drivers, versions) or regimes never meet in one ranking: a *board* is
-(device kind, GPU key, environment, regime, cache, problem), and ranks count within it.
-"""
+"""Reading a history: filters, and the records they give. Rankings are in :mod:`gemmtune.db.ranking`."""
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +11,17 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session, aliased, defer
 
 from gemmtune.db import models as m
-from gemmtune.db.records import CORRECT, FailureGroup, StudyRecord, Timing, TrialRecord
-from gemmtune.db.store import gpu_from_json
+from gemmtune.db.records import (
+    CORRECT,
+    ExportRecord,
+    FailureGroup,
+    MeasurementData,
+    MeasurementRecord,
+    StudyRecord,
+    Timing,
+    TrialRecord,
+)
+from gemmtune.db.store import gpu_from_json, unpack_samples
 from gemmtune.space.dtypes import DTYPES
 from gemmtune.space.errors import ProblemError, UnknownNameError
 from gemmtune.space.gpu import TABLE, Gpu
@@ -190,7 +194,7 @@ def _record(row: Any, gpus: dict[int, Gpu]) -> TrialRecord:
         cubin_sha256=kernel.cubin_sha256 if kernel else "",
         arch=kernel.arch if kernel else "",
         nvrtc=kernel.nvrtc if kernel else "",
-        source=zlib.decompress(kernel.source).decode() if kernel else "",
+        source=kernel.source if kernel else "",
         recipe=kernel and kernel.recipe,
         seconds=trial.seconds,
         started=trial.started,
@@ -237,6 +241,53 @@ def failures(session: Session, wanted: Filter, outcome: str | None, limit: int |
     groups = session.execute(query).all()
     examples = by_id(session, [id_ for *_, id_ in groups])
     return [FailureGroup(str(out), pattern, n, examples[id_]) for out, pattern, n, id_ in groups]
+
+
+def find(session: Session, wanted: Filter, configuration_key: str) -> list[TrialRecord]:
+    """Finished trials of one configuration, the latest first."""
+    conditions = [*wanted.trials(session), m.Trial.configuration_key == configuration_key, m.Trial.state == DONE]
+    return records(session, *conditions, order=(m.Trial.finished.desc(), m.Trial.id.desc()))
+
+
+def measurements(session: Session, trial_id: int) -> list[MeasurementRecord]:
+    """Every measurement of a trial, in the order they were made."""
+    query = (
+        select(m.Measurement, m.Baseline)
+        .outerjoin(m.Baseline, m.Baseline.measurement_id == m.Measurement.id)
+        .where(m.Measurement.trial_id == trial_id)
+        .order_by(m.Measurement.measured, m.Measurement.uuid)
+    )
+    return [_measurement(row, base) for row, base in session.execute(query)]
+
+
+def _measurement(row: m.Measurement, base: m.Baseline | None) -> MeasurementRecord:
+    data = MeasurementData(
+        us=row.us,
+        us_low=row.us_low,
+        us_high=row.us_high,
+        baseline_us=base.us if base else None,
+        ratio=row.ratio,
+        ratio_low=row.ratio_low,
+        ratio_high=row.ratio_high,
+        samples=unpack_samples(row.samples),
+        baseline_samples=unpack_samples(base.samples) if base else (),
+        estimated=row.estimated,
+        clock_mhz=row.clock_mhz,
+        throttle=row.throttle,
+        counters=row.counters,
+        baseline_name=base.name if base else "",
+    )
+    return MeasurementRecord(row.uuid, row.final, row.measured, data)
+
+
+def exports(session: Session) -> list[ExportRecord]:
+    """Exported packs, the latest first."""
+    found = session.scalars(select(m.Export).order_by(m.Export.created.desc(), m.Export.id.desc())).all()
+    cubins: dict[int, list[str]] = {}
+    held = select(m.ExportCubin.export_id, m.Cubin.sha256).join(m.Cubin, m.Cubin.id == m.ExportCubin.cubin_id)
+    for export_id, sha256 in session.execute(held.order_by(m.Cubin.sha256)):
+        cubins.setdefault(export_id, []).append(sha256)
+    return [ExportRecord(e.uuid, e.name, e.manifest_sha256, e.created, tuple(cubins.get(e.id, ()))) for e in found]
 
 
 def by_id(session: Session, ids: Sequence[int]) -> dict[int, TrialRecord]:

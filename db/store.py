@@ -8,7 +8,6 @@ import math
 import re
 import struct
 import uuid
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -18,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from gemmtune.db import models as m
 from gemmtune.db.records import CORRECT, KernelData, MeasurementData, StudySpec, VerificationData
+from gemmtune.space.errors import DatabaseError
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import problem_from_json
 
@@ -87,14 +87,12 @@ def spec_digest(spec: StudySpec) -> str:
 
 def add_gpu(session: Session, gpu: Gpu) -> int:
     """The id of this GPU's row."""
-    data = gpu_to_json(gpu)
-    return _intern(session, m.Gpu(digest=digest(data), key=gpu.key, name=gpu.name, short=gpu.short, data=data))
+    return _intern(session, m.Gpu, {"key": gpu.key, "name": gpu.name, "short": gpu.short, "data": gpu_to_json(gpu)})
 
 
 def add_environment(session: Session, environment: Mapping[str, str]) -> int:
     """The id of this environment's row."""
-    data = plain(environment)
-    return _intern(session, m.Environment(digest=digest(data), data=data))
+    return _intern(session, m.Environment, {"data": plain(environment)})
 
 
 def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
@@ -108,16 +106,15 @@ def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
 
     axes = {name: int(size) for name, size in problem_from_json(problem).axes.items()}
     data = plain(problem)
-    row = m.Problem(
-        digest=digest([key, data]),
-        kind=str(data["kind"]),
-        key=key,
-        shape="x".join(map(str, axes.values())),
-        dtype=str(data.get("dtype", "")),
-        axes=axes,
-        data=data,
-    )
-    return _intern(session, row)
+    content = {
+        "kind": str(data["kind"]),
+        "key": key,
+        "shape": "x".join(map(str, axes.values())),
+        "dtype": str(data.get("dtype", "")),
+        "axes": axes,
+        "data": data,
+    }
+    return _intern(session, m.Problem, content)
 
 
 def add_kernel(session: Session, kernel: KernelData, configuration: str) -> int:
@@ -129,22 +126,19 @@ def add_kernel(session: Session, kernel: KernelData, configuration: str) -> int:
         session.flush()
     elif not template.text:
         template.text = kernel.template_text
-    described = {f.name: plain(getattr(kernel, f.name)) for f in fields(KernelData) if f.name != "template_text"}
-    row = m.Kernel(
-        digest=digest([configuration, described]),
-        template_id=template.id,
-        configuration=configuration,
-        cubin_sha256=kernel.cubin_sha256,
-        arch=kernel.arch,
-        nvrtc=kernel.nvrtc,
-        source=zlib.compress(kernel.source.encode(), 9),
-        recipe=described["recipe"],
-        registers=kernel.registers,
-        spill_bytes=kernel.spill_bytes,
-        stack_bytes=kernel.stack_bytes,
-        shared_bytes=kernel.shared_bytes,
-    )
-    return _intern(session, row)
+    content = {
+        "configuration": configuration,
+        "cubin_sha256": kernel.cubin_sha256,
+        "arch": kernel.arch,
+        "nvrtc": kernel.nvrtc,
+        "source": kernel.source,
+        "recipe": plain(kernel.recipe),
+        "registers": kernel.registers,
+        "spill_bytes": kernel.spill_bytes,
+        "stack_bytes": kernel.stack_bytes,
+        "shared_bytes": kernel.shared_bytes,
+    }
+    return _intern(session, m.Kernel, content, parents={"template_id": template.id}, named={"template": template.hash})
 
 
 def add_verification(session: Session, trial_id: int, data: VerificationData) -> None:
@@ -191,6 +185,28 @@ def add_measurement(session: Session, trial_id: int, data: MeasurementData, *, f
         )
 
 
+def add_export(session: Session, name: str, manifest: str, cubins: Mapping[str, bytes], now: float) -> str:
+    """Store an exported pack; its uuid.
+
+    Raises:
+        DatabaseError: a cubin does not have the hash it is given under.
+    """
+    row = m.Export(uuid=new_uuid(), name=name, manifest_sha256=manifest, created=now)
+    session.add(row)
+    session.flush()
+    for sha256, data in cubins.items():
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise DatabaseError(f"The cubin {sha256} of pack {name} has another hash: compile it again.")
+        cubin_id = session.scalar(select(m.Cubin.id).where(m.Cubin.sha256 == sha256))
+        if cubin_id is None:
+            cubin = m.Cubin(sha256=sha256, data=data)
+            session.add(cubin)
+            session.flush()
+            cubin_id = cubin.id
+        session.add(m.ExportCubin(export_id=row.id, cubin_id=cubin_id))
+    return row.uuid
+
+
 def refresh_scores(session: Session, trial_ids: Iterable[int]) -> None:
     """Bring ``score`` and ``final`` of these trials up to date with their measurements.
 
@@ -225,11 +241,19 @@ def failure_pattern(detail: str) -> str:
     return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", line)[:200]
 
 
-def _intern(session: Session, row: _Described) -> int:
-    model = type(row)
-    found = session.scalar(select(model.id).where(model.digest == row.digest))
+def _intern(
+    session: Session,
+    model: type[_Described],
+    content: Mapping[str, Any],
+    parents: Mapping[str, int] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> int:
+    """The id of the row with this content. Its digest names parents by their natural keys, as a row that travels."""
+    key = digest({**content, **(named or {})})
+    found = session.scalar(select(model.id).where(model.digest == key))
     if found is not None:
         return found
+    row = model(digest=key, **content, **(parents or {}))
     session.add(row)
     session.flush()
     return row.id

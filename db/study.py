@@ -153,6 +153,7 @@ class Study:
             if result.verification:
                 store.add_verification(session, trial_id, result.verification)
             if result.measurement:
+                self._check_kind(result.measurement)
                 store.add_measurement(session, trial_id, result.measurement, final=False, now=now)
                 store.refresh_scores(session, [trial_id])
 
@@ -162,6 +163,7 @@ class Study:
         Raises:
             DatabaseError: the study has no such finished trial.
         """
+        self._check_kind(measurement)
         with self.history.writing() as session:
             found = select(m.Trial.id).where(m.Trial.id == trial_id, m.Trial.study_id == self.id, m.Trial.state == DONE)
             if session.scalar(found) is None:
@@ -170,6 +172,15 @@ class Study:
                 )
             store.add_measurement(session, trial_id, measurement, final=final, now=time.time())
             store.refresh_scores(session, [trial_id])
+
+    def _check_kind(self, measurement: MeasurementData) -> None:
+        """Keep estimates and measurements apart: a study's device gives the one or the other."""
+        if measurement.estimated != {"emulator": True, "cuda": False}.get(self.spec.kind, measurement.estimated):
+            word = "An estimated" if measurement.estimated else "A measured"
+            raise DatabaseError(
+                f"{word} time cannot go into study {self.id}, whose device kind is {self.spec.kind}: "
+                f"open a study for the device that gave it."
+            )
 
     def release_claims(self, *, force: bool = False) -> int:
         """Drop the claims of dead owners and those this process left open; how many there were.
