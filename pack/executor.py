@@ -1,0 +1,97 @@
+"""A pack on one GPU: its dispatch, its loaded kernels, scratch memory and baselines.
+
+Built when the first array of a device comes by. Kernels are loaded when first chosen and stay loaded; launching goes
+through :mod:`gemmtune.device.launch` by the recipe alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gemmtune.device.baselines import baseline_for
+from gemmtune.device.launch import LoadedKernel
+from gemmtune.device.scratch import ScratchPool
+from gemmtune.device.toolchain import require_cupy
+from gemmtune.pack.dispatch import Dispatch
+from gemmtune.pack.format import PackData, bindings
+from gemmtune.pack.schema import Kernel
+from gemmtune.space.errors import UnsupportedError
+from gemmtune.space.gemm import Gemm
+from gemmtune.space.gpu import device_key
+
+Run = Callable[[Mapping[str, int], Mapping[str, float]], None]
+"""Launches on addresses by tensor name, with alpha and beta where the epilogue reads them."""
+
+
+def identity(index: int) -> tuple[str, str]:
+    """Device key and architecture of the CUDA device ``index``.
+
+    Raises:
+        ToolchainError: CuPy is not installed.
+    """
+    properties = require_cupy().cuda.runtime.getDeviceProperties(index)
+    capability = (int(properties["major"]), int(properties["minor"]))
+    name = properties["name"].decode()
+    key = device_key(capability, name, int(properties["multiProcessorCount"]), int(properties["totalGlobalMem"]))
+    suffix = "a" if capability[0] in (9, 10) else ""
+    return key, f"sm_{capability[0]}{capability[1]}{suffix}"
+
+
+class DeviceState:
+    """One GPU. ``options`` are those of :class:`gemmtune.pack.dispatch.Dispatch`."""
+
+    def __init__(self, data: PackData, index: int, scratch_limit: int, options: Mapping[str, Any]) -> None:
+        self.index = index
+        self.key, self.arch = identity(index)
+        self.dispatch = Dispatch(data, self.key, self.arch, workspace_limit=scratch_limit, **options)
+        self._cubins = data.cubins
+        self._loaded: dict[str, LoadedKernel] = {}
+        self._lock = threading.Lock()
+        self._scratch = ScratchPool(scratch_limit)
+
+    def plan(self, problem: Gemm, low_bits: Mapping[str, int], stream: int) -> Run:
+        """What launches ``problem`` on ``stream``, for addresses that end in ``low_bits`` (8 bits, by tensor name).
+
+        Raises:
+            LaunchError: the chosen kernel cannot be loaded here.
+            ToolchainError, UnsupportedError: the baseline is needed, and there is none.
+        """
+        addresses = {name: 256 + bits for name, bits in low_bits.items()}
+        bound = {f"ptr_{name}": address for name, address in addresses.items()}
+        choice = self.dispatch.choose(problem, bound)
+        if choice.kernel is not None:
+            return self._kernel(choice.kernel, problem, addresses, stream)
+        try:
+            return self._baseline(problem, stream)
+        except UnsupportedError:
+            other = self.dispatch.unmeasured(problem, bound)
+            if other is None or other.kernel is None:
+                raise
+            return self._kernel(other.kernel, problem, addresses, stream)
+
+    def _kernel(self, kernel: Kernel, problem: Gemm, addresses: Mapping[str, int], stream: int) -> Run:
+        prepared = self._load(kernel).prepare({**bindings(problem), "alpha": 1.0, "beta": 0.0}, addresses)
+        scratch = self._scratch.of(self.index, stream)
+        names, launch_at = prepared.pointer_names, prepared.launch_at
+
+        def run(at: Mapping[str, int], scalars: Mapping[str, float]) -> None:
+            launch_at([at[name] for name in names], stream, scratch, scalars)
+
+        return run
+
+    def _baseline(self, problem: Gemm, stream: int) -> Run:
+        launch = baseline_for(problem).launch
+
+        def run(at: Mapping[str, int], scalars: Mapping[str, float]) -> None:
+            launch(at, stream, scalars)
+
+        return run
+
+    def _load(self, kernel: Kernel) -> LoadedKernel:
+        with self._lock:
+            loaded = self._loaded.get(kernel.sha)
+            if loaded is None:
+                loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
+            return loaded
