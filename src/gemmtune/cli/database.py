@@ -1,0 +1,49 @@
+"""``gemmtune db``: carry a history between machines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gemmtune.cli import options
+from gemmtune.cli.groups import group
+
+app = group("Carry a history between machines.")
+
+
+@app.command("export")
+def export(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="Compressed file to write.")],
+    db: options.Database = None,
+) -> None:
+    """Write the whole history to one compressed file."""
+    from gemmtune.db import History
+
+    with History(db) as history:
+        history.export(path)
+        print(f"{history.location} written to {path}: 'gemmtune db merge {path}' takes it in elsewhere.")
+
+
+@app.command("merge")
+def merge(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="A file that 'gemmtune db export' wrote.")],
+    db: options.Database = None,
+) -> None:
+    """Take the trials of another machine into the history; what is there already stays as it is."""
+    from gemmtune.db import History
+
+    with History(db) as history:
+        report = history.merge(path)
+        counts = ", ".join(
+            f"{n} {name}"
+            for name, n in (
+                ("studies", report.studies),
+                ("trials", report.trials),
+                ("measurements", report.measurements),
+                ("exports", report.exports),
+                ("cubins", report.cubins),
+            )
+            if n
+        )
+        print(f"{history.location}: {f'added {counts}' if counts else 'nothing new'} from {path}.")

@@ -1,0 +1,254 @@
+"""What a study looks like while it runs, and what it ends with: live on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gemmtune.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from gemmtune.db.records import TrialRecord
+    from gemmtune.device.base import Device
+    from gemmtune.search.study import StudyResult
+    from gemmtune.space.problem import Problem
+
+BEST = 5
+_STEPS = 10
+"""Plain progress lines a study, besides one for each new best."""
+
+
+def display(studies: int, time_limit: float | None) -> Progress:
+    """The observer that suits standard output."""
+    return (LiveProgress if output.is_terminal() else Progress)(studies, time_limit)
+
+
+class Progress:
+    """Plain lines: one at the start, one for each new best and each tenth of the budget, the table at the end.
+
+    Args:
+        studies: how many there will be in all.
+        time_limit: seconds for all of them, where there is a limit.
+    """
+
+    def __init__(self, studies: int, time_limit: float | None) -> None:
+        self.studies = studies
+        self.time_limit = time_limit
+        self.finished = 0
+        self.began = time.monotonic()
+        self.study_began = self.began
+        self.problem: Problem | None = None
+        self.heading = ""
+        self.done = self.resumed = self.budget = 0
+        self.best: TrialRecord | None = None
+        self.counts: dict[str, int] = {}
+        self.stage = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the screen as it should be, whatever happened."""
+
+    # --------------------------------------------------------------------------------- called by the study
+
+    def study_started(self, problem: Problem, device: Device, valid: int, raw: int, budget: int, resumed: int) -> None:
+        """A new study, or one that goes on."""
+        self.problem, self.budget, self.done, self.resumed = problem, budget, resumed, resumed
+        self.best, self.counts, self.study_began = None, {}, time.monotonic()
+        self.stage = "compiling the first kernels"
+        number = f"[{self.finished + 1}/{self.studies}] " if self.studies > 1 else ""
+        kind = ", times are estimates" if device.estimates else ""
+        self.heading = f"{number}{problem.key} on {device.name} ({device.gpu.name}{kind})"
+        space = f"{budget} trials of {valid} valid configurations ({raw} before the rules)"
+        going_on = f"; going on after {resumed} trials done before" if resumed else ""
+        self._start(f"{space}{going_on}")
+
+    def trial_finished(
+        self, record: TrialRecord, best: TrialRecord | None, done: int, budget: int, counts: Mapping[str, int]
+    ) -> None:
+        """One trial more."""
+        improved = best is not None and (self.best is None or best.id != self.best.id)
+        self.best, self.done, self.budget, self.counts, self.stage = best, done, budget, dict(counts), ""
+        self._advance(improved)
+
+    def finals_started(self, problem: Problem, candidates: int) -> None:
+        """The finalists meet."""
+        self.stage = f"finals: the best {candidates} against each other"
+        self._note(self.stage)
+
+    def study_finished(self, result: StudyResult) -> None:
+        """The table of the best."""
+        self.finished += 1
+        self._stop()
+        show_result(result)
+
+    # --------------------------------------------------------------------------------------------- the look
+
+    def _start(self, space: str) -> None:
+        _say(self.heading)
+        _say(f"  {space}")
+
+    def _advance(self, improved: bool) -> None:
+        step = max(1, self.budget // _STEPS)
+        if improved or self.done % step == 0 or self.done == self.budget:
+            _say(f"  {self.done}/{self.budget}  best {self.best_text()}  ({self.counts_text()}, {self.left_text()})")
+
+    def _note(self, text: str) -> None:
+        _say(f"  {text}")
+
+    def _stop(self) -> None:
+        pass
+
+    # ------------------------------------------------------------------------------------------------ texts
+
+    def best_text(self) -> str:
+        """Time, ratio and configuration of the best so far."""
+        return "-" if self.best is None else f"{score(self.best)}  {self.best.configuration}"
+
+    def counts_text(self) -> str:
+        """Outcomes by kind, the most frequent first."""
+        if not self.counts:
+            return "no outcome yet"
+        kinds = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+        return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds)
+
+    def seconds_left(self) -> float | None:
+        """Of this study, by the pace of its trials and by the time limit; None while nothing is known."""
+        now = time.monotonic()
+        known = []
+        if self.done > self.resumed:
+            known.append((now - self.study_began) / (self.done - self.resumed) * (self.budget - self.done))
+        if self.time_limit is not None:
+            share = (self.time_limit - (self.study_began - self.began)) / max(1, self.studies - self.finished)
+            known.append(share - (now - self.study_began))
+        return max(0.0, min(known)) if known else None
+
+    def left_text(self) -> str:
+        """Time left, in words."""
+        left = self.seconds_left()
+        return "time left unknown" if left is None else f"{output.duration(left)} left"
+
+
+class LiveProgress(Progress):
+    """The same, redrawn in place: heading, bar, best, outcomes."""
+
+    def __init__(self, studies: int, time_limit: float | None) -> None:
+        super().__init__(studies, time_limit)
+        self._live: Live | None = None
+        self._space = ""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the cursor back."""
+        self._stop()
+
+    def _start(self, space: str) -> None:
+        from rich.live import Live
+
+        self._space = space
+        self._live = Live(console=output.console(), get_renderable=self._render, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def _advance(self, improved: bool) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def _note(self, text: str) -> None:
+        self._advance(improved=False)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            Spinner("dots"),
+            ProgressBar(total=max(1, self.budget), completed=self.done, width=30),
+            Text(f"{self.done} of {self.budget} trials"),
+            Text(self.stage or self.left_text(), style="dim"),
+        )
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row(Text("best", style="dim"), Text("-" if self.best is None else score(self.best), style="bold"))
+        facts.add_row("", Text("" if self.best is None else self.best.configuration, overflow="fold"))
+        facts.add_row(Text("outcomes", style="dim"), Text(self.counts_text()))
+        return Group(Text(self.heading, style="bold"), Text(self._space, style="dim"), bar, facts)
+
+
+def score(record: TrialRecord) -> str:
+    """``"12.3 us est., ratio -"`` or ``"12.3 us, 1.04x the baseline"``."""
+    t = record.timing
+    if t is None:
+        return "-"
+    return f"{output.microseconds(t.us)} us" + (
+        " est., ratio -" if t.estimated else f", {output.ratio(t.ratio)} {record.baseline or 'the baseline'}"
+    )
+
+
+def show_result(result: StudyResult) -> None:
+    """One study's end: the table of its best, and a line on how it went."""
+    counts = ", ".join(
+        f"{n} {kind.replace('_', ' ')}" for kind, n in sorted(result.outcomes.items(), key=lambda i: -i[1])
+    )
+    before = f", {result.resumed} of them before this run" if result.resumed else ""
+    _say("")
+    if result.best:
+        columns, rows = best_table(result.best[:BEST], result.problem)
+        marked = ", estimated" if result.estimated else ""
+        output.show_table(columns, rows, f"Best of {result.problem.key}{marked}")
+    else:
+        _say(f"{result.problem.key}: no right kernel was found.")
+    _say(f"{result.trials} trials in {output.duration(result.seconds)}{before}: {counts or 'none'}.")
+
+
+def best_table(records: list[TrialRecord], problem: Problem) -> tuple[list[output.Column], list[list[str]]]:
+    """Columns and rows for the best kernels of one problem."""
+    columns = [
+        output.Column("#", right=True),
+        output.Column("us", right=True),
+        output.Column("95 %", right=True),
+        output.Column("TFLOP/s", right=True),
+        output.Column("ratio", right=True),
+        output.Column("error/bound", right=True),
+        output.Column("configuration", wrap=True),
+    ]
+    rows = []
+    for rank, record in enumerate(records, 1):
+        t = record.timing
+        if t is None:
+            continue
+        interval = "-" if t.estimated else f"{output.microseconds(t.us_low)}-{output.microseconds(t.us_high)}"
+        rows.append(
+            [
+                str(rank),
+                output.microseconds(t.us, estimated=t.estimated),
+                interval,
+                f"{problem.flops / t.us / 1e6:.3g}",
+                output.ratio(t.ratio),
+                f"{output.small(record.rel_error)}/{output.small(record.error_bound)}",
+                record.configuration,
+            ]
+        )
+    return columns, rows
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,124 @@
+"""What people type, read: shapes, shape files, durations, and the problems they describe."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmtune.space.errors import ProblemError
+
+if TYPE_CHECKING:
+    from gemmtune.space.gemm import Gemm
+
+Shape = tuple[int, int, int]
+
+
+def read_shape(text: str) -> Shape:
+    """``"4096x1024x512"`` as (m, n, k).
+
+    Raises:
+        ProblemError: it is not three integers with ``x`` between them.
+    """
+    parts = re.split(r"[xX×*,]", text.strip())
+    if len(parts) != 3 or not all(re.fullmatch(r"[+-]?\d+", p.strip()) for p in parts):
+        raise ProblemError(f"Shape {text!r} is malformed: write it as MxNxK with integers, e.g. 4096x4096x1024.")
+    m, n, k = (int(p) for p in parts)
+    return m, n, k
+
+
+def read_shape_file(name: str) -> list[Shape]:
+    """The shapes of a TOML file whose tables each have ``shapes = [[M, N, K], ...]``; ``FILE:TABLE`` takes one table.
+
+    Raises:
+        ProblemError: the file or table is not there, is no TOML, or holds anything but shapes.
+    """
+    path, table = Path(name), ""
+    if not path.exists() and ":" in name:
+        head, _, table = name.rpartition(":")
+        path = Path(head)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ProblemError(f"The shape file {str(path)!r} cannot be read: {reason}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ProblemError(f"The shape file {str(path)!r} is not valid TOML: {error}.") from None
+    tables = {key: value for key, value in data.items() if isinstance(value, dict)}
+    if "shapes" in data:
+        tables[""] = data
+    if table:
+        if table not in tables:
+            raise ProblemError(f"The shape file {str(path)!r} has no table {table!r}: it has {', '.join(tables)}.")
+        tables = {table: tables[table]}
+    shapes: list[Shape] = []
+    for key, value in tables.items():
+        rows = value.get("shapes")
+        where = f"the table [{key}] of {str(path)!r}" if key else repr(str(path))
+        if not isinstance(rows, list):
+            raise ProblemError(f"There is no list of shapes in {where}: write shapes = [[M, N, K], ...].")
+        for row in rows:
+            whole = isinstance(row, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in row)
+            if not whole or len(row) != 3:
+                raise ProblemError(f"The shape {row!r} in {where} is not [M, N, K] with integers.")
+            shapes.append((row[0], row[1], row[2]))
+    if not shapes:
+        raise ProblemError(f"The shape file {str(path)!r} has no shapes: write [name] and shapes = [[M, N, K], ...].")
+    return shapes
+
+
+def read_duration(text: str) -> float:
+    """``"90"``, ``"90s"``, ``"10m"``, ``"1h30m"`` in seconds.
+
+    Raises:
+        ProblemError: it is none of these, or not positive.
+    """
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip().lower())
+    seconds = 0.0
+    if found:
+        seconds = sum(float(v) * u for v, u in zip(found.groups(), (3600.0, 60.0, 1.0), strict=True) if v)
+    if seconds <= 0:
+        raise ProblemError(f"Duration {text!r} is malformed: write seconds, minutes or hours, e.g. 90s, 10m, 1h30m.")
+    return seconds
+
+
+def read_shapes(
+    positional: Iterable[str], m: int | None, n: int | None, k: int | None, files: Iterable[str]
+) -> list[Shape]:
+    """Every shape that a command line names, in order.
+
+    Raises:
+        ProblemError: none is named, or only some of ``--m --n --k`` are.
+    """
+    shapes = [read_shape(text) for text in positional]
+    sizes = {"--m": m, "--n": n, "--k": k}
+    missing = [name for name, value in sizes.items() if value is None]
+    if m is not None and n is not None and k is not None:
+        shapes.append((m, n, k))
+    elif len(missing) < 3:
+        raise ProblemError(f"A size is missing: give {' and '.join(missing)} too, or write the shape as MxNxK.")
+    for name in files:
+        shapes += read_shape_file(name)
+    if not shapes:
+        raise ProblemError("No shape is given: write MxNxK, e.g. 4096x4096x4096, or --m --n --k, or --shapes FILE.")
+    return shapes
+
+
+def problems(
+    shapes: Sequence[Shape], dtypes: Sequence[str], out_dtype: str | None, layout: str, epilogue: str
+) -> list[Gemm]:
+    """One GEMM for each shape and dtype, each once.
+
+    Raises:
+        ProblemError: a size, dtype, layout or epilogue out of range.
+    """
+    from gemmtune.space.gemm import Gemm
+
+    wanted = (
+        Gemm(*shape, dtype=dtype, out_dtype=out_dtype or "", layout=layout, epilogue=epilogue)
+        for dtype in dtypes
+        for shape in shapes
+    )
+    return list(dict.fromkeys(wanted))

@@ -1,0 +1,96 @@
+"""The command line: what each command is called, and how every failure ends.
+
+Errors are one line on standard error that starts with ``error:``. Exit codes: 0 done, 2 bad input, 1 any other failure,
+130 after Ctrl-C. Commands import what they need when they run, so that ``gemmtune --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from gemmtune.cli import bench, database, devices, packs, query, tune
+from gemmtune.cli.groups import group, show_help
+from gemmtune.space.errors import (
+    ConfigurationError,
+    EmptySpaceError,
+    ExpressionError,
+    GemmtuneError,
+    ProblemError,
+    UnknownNameError,
+    UnsupportedError,
+)
+
+BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
+_INPUT_ERRORS = (
+    ProblemError,
+    ExpressionError,
+    ConfigurationError,
+    EmptySpaceError,
+    UnsupportedError,
+    UnknownNameError,
+)
+
+app = group("Find the fastest correct matrix-multiplication kernel for a GPU, remember every trial, ship the winners.")
+app.command("tune", short_help="Find the fastest kernel for one or more shapes.")(tune.tune)
+app.command("bench", short_help="Time the best known kernel beside cuBLAS and a naive one.")(bench.bench)
+app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, why.")
+app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
+app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
+app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
+app.command("devices", short_help="GPUs, toolchain, what each family can do here.")(devices.devices)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gemmtune import __version__
+
+        print(f"gemmtune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    show_help(context)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; errors are told on standard error."""
+    try:
+        result = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except GemmtuneError as error:
+        _tell(str(error))
+        return BAD_INPUT if isinstance(error, _INPUT_ERRORS) else FAILURE
+    except (typer.Abort, KeyboardInterrupt):
+        _tell("interrupted; what was finished is kept, and the same command goes on")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    except Exception as error:
+        format_message = getattr(error, "format_message", None)  # typer's own: a wrong option or argument
+        if format_message is None:
+            raise
+        _tell(f"{format_message().rstrip('.')}; see 'gemmtune --help'.")
+        return BAD_INPUT
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
+
+
+def main() -> None:
+    """The ``gemmtune`` command."""
+    code = run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -1,0 +1,48 @@
+"""``gemmtune export`` and ``gemmtune check``: kernel packs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gemmtune.cli import options
+
+
+def export(
+    path: Annotated[str, typer.Argument(metavar="NAME.kpack", help="A directory, or one file where it ends in .zip.")],
+    gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Kernels for this GPU alone.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="cuda:N", help="A GPU to measure on how far each kernel serves beyond its size."
+        ),
+    ] = None,
+    estimates: Annotated[
+        bool, typer.Option("--estimates/--no-estimates", help="Whether kernels that were only estimated go in, marked.")
+    ] = True,
+    as_zip: Annotated[bool, typer.Option("--zip", help="Write one zip file, whatever its name.")] = False,
+    db: options.Database = None,
+) -> None:
+    """Write the best kernels of the history as a pack that programs load."""
+    from gemmtune.pack.export import export_pack
+
+    report = export_pack(path, db, gpu, device=device, allow_estimates=estimates, as_zip=as_zip or None)
+    print(report)
+    print(f"\nIn Python:  pack = gemmtune.load_pack({path!r}); d = pack.matmul(a, b)")
+
+
+def check(
+    path: Annotated[str, typer.Argument(metavar="NAME.kpack", help="A pack: directory or zip file.")],
+    device: options.Device = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Emulate a kernel's source also where it is not what gemmtune renders.")
+    ] = False,
+) -> None:
+    """Check a pack: every hash, then each kernel anew (emulated, or on the GPU with its time)."""
+    from gemmtune.pack.check import check_pack
+
+    report = check_pack(path, device, trust=trust)
+    print(report)
+    if not report.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,342 @@
+"""``gemmtune query``: read the history."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+
+from gemmtune.cli import inputs, options, output
+from gemmtune.cli.groups import group
+from gemmtune.space.errors import ProblemError
+
+if TYPE_CHECKING:
+    from gemmtune.db.records import StudyRecord, TrialRecord
+
+app = group("Read the history of trials.")
+
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Of this GPU alone, e.g. h200.")]
+Shape = Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Of this shape alone.")]
+DType = Annotated[str | None, typer.Option("--dtype", metavar="TYPE", help="Of this dtype alone.")]
+Family = Annotated[str | None, typer.Option("--family", metavar="NAME", help="Of this family alone.")]
+Outcome = Annotated[
+    str | None, typer.Option("--outcome", metavar="NAME", help="With this outcome alone: correct, wrong, compile, ...")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many rows.")]
+Form = Annotated[str, typer.Option("--format", metavar="table|json|csv", help="For people, programs, spreadsheets.")]
+
+
+@app.command(short_help="The best kernels, ranked.")
+def best(
+    gpu: Gpu = None,
+    shape: Shape = None,
+    dtype: DType = None,
+    family: Family = None,
+    limit: Limit = 20,
+    form: Form = "table",
+    db: options.Database = None,
+) -> None:
+    """The best kernels: ranked for each problem, device and regime by itself."""
+    kind = _form(form)
+    from gemmtune.db import History
+
+    with History(db) as history:
+        records = history.best(gpu=gpu, shape=shape, dtype=dtype, family=family, limit=limit)
+    if kind != "table":
+        output.show_data([trial_data(r) for r in records], kind)
+        return
+    if not records:
+        print("No right kernel is known that fits: widen the query, or tune one with 'gemmtune tune MxNxK'.")
+        return
+    columns = [
+        output.Column("rank", right=True),
+        output.Column("problem"),
+        output.Column("device"),
+        output.Column("us", right=True),
+        output.Column("ratio", right=True),
+        output.Column("error/bound", right=True),
+        output.Column("configuration", wrap=True),
+    ]
+    rows = [
+        [
+            str(r.rank or ""), r.problem_key, _device(r), _time(r), output.ratio(r.timing.ratio if r.timing else None),
+            f"{output.small(r.rel_error)}/{output.small(r.error_bound)}", r.configuration,
+        ]
+        for r in records
+    ]  # fmt: skip
+    output.show_table(columns, rows)
+
+
+@app.command(short_help="Every trial with its outcome.")
+def trials(
+    gpu: Gpu = None,
+    shape: Shape = None,
+    dtype: DType = None,
+    family: Family = None,
+    outcome: Outcome = None,
+    limit: Limit = 100,
+    form: Form = "table",
+    db: options.Database = None,
+) -> None:
+    """Every trial, the newest study first, with its outcome."""
+    kind = _form(form)
+    from gemmtune.db import History
+
+    with History(db) as history:
+        records = history.trials(
+            gpu=gpu, shape=shape, dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
+        )
+    if kind != "table":
+        output.show_data([trial_data(r) for r in records], kind)
+        return
+    if not records:
+        print("No trial fits: widen the query, or make some with 'gemmtune tune MxNxK'.")
+        return
+    columns = [
+        output.Column("study", right=True),
+        output.Column("trial", right=True),
+        output.Column("problem"),
+        output.Column("device"),
+        output.Column("outcome"),
+        output.Column("us", right=True),
+        output.Column("ratio", right=True),
+        output.Column("regs", right=True),
+        output.Column("s", right=True),
+        output.Column("configuration", wrap=True),
+    ]
+    rows = [
+        [
+            str(r.study_id), str(r.number), r.problem_key, _device(r), r.outcome.replace("_", " "), _time(r),
+            output.ratio(r.timing.ratio if r.timing else None), "-" if r.registers is None else str(r.registers),
+            f"{sum(v for k, v in r.seconds.items() if k != 'wall'):.2f}", r.configuration,
+        ]
+        for r in records
+    ]  # fmt: skip
+    output.show_table(columns, rows)
+
+
+@app.command(short_help="What went wrong, by kind.")
+def failures(
+    gpu: Gpu = None,
+    shape: Shape = None,
+    dtype: DType = None,
+    family: Family = None,
+    outcome: Outcome = None,
+    limit: Limit = 20,
+    form: Form = "table",
+    db: options.Database = None,
+) -> None:
+    """What went wrong: failed trials, those of one kind together with the latest of them."""
+    kind = _form(form)
+    from gemmtune.db import History
+
+    with History(db) as history:
+        groups = history.failures(
+            gpu=gpu, shape=shape, dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
+        )
+    if kind != "table":
+        output.show_data([{"count": g.count, "pattern": g.pattern, **trial_data(g.example)} for g in groups], kind)
+        return
+    if not groups:
+        print("No failed trial fits.")
+        return
+    columns = [
+        output.Column("count", right=True),
+        output.Column("outcome"),
+        output.Column("problem"),
+        output.Column("latest example", wrap=True),
+    ]
+    rows = [
+        [
+            str(g.count), g.outcome.replace("_", " "), g.example.problem_key,
+            f"{g.example.detail or '-'} [{g.example.configuration}]",
+        ]
+        for g in groups
+    ]  # fmt: skip
+    output.show_table(columns, rows)
+
+
+@app.command(short_help="The studies and their progress.")
+def studies(
+    gpu: Gpu = None,
+    shape: Shape = None,
+    dtype: DType = None,
+    limit: Limit = 20,
+    form: Form = "table",
+    db: options.Database = None,
+) -> None:
+    """The studies with their progress, the newest first."""
+    kind = _form(form)
+    from gemmtune.db import History
+
+    with History(db) as history:
+        records = history.studies(gpu=gpu, shape=shape, dtype=dtype, limit=limit)
+    if kind != "table":
+        output.show_data([_study_data(r) for r in records], kind)
+        return
+    if not records:
+        print("No study fits: widen the query, or begin one with 'gemmtune tune MxNxK'.")
+        return
+    columns = [
+        output.Column("study", right=True),
+        output.Column("begun"),
+        output.Column("problem"),
+        output.Column("device"),
+        output.Column("regime"),
+        output.Column("strategy"),
+        output.Column("seed", right=True),
+        output.Column("trials", right=True),
+        output.Column("correct", right=True),
+        output.Column("best us", right=True),
+        output.Column("ratio", right=True),
+    ]
+    rows = [
+        [
+            str(r.id), _moment(r.created), r.problem_key, f"{r.kind} {r.gpu.short or r.gpu.name}",
+            f"{r.regime} {r.cache}", r.strategy, str(r.seed), str(r.trials), str(r.correct),
+            _time(r.best) if r.best else "-", output.ratio(r.best.timing.ratio if r.best and r.best.timing else None),
+        ]
+        for r in records
+    ]  # fmt: skip
+    output.show_table(columns, rows)
+
+
+@app.command(short_help="Why a configuration is invalid, or what became of it.")
+def why(
+    configuration: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="In quotes, as tables print it: 'mma bm=128 bn=128 ...'.")
+    ],
+    shape: Shape = None,
+    dtype: options.OneDType = "bf16",
+    out_dtype: options.OutDType = None,
+    layout: options.Layout = "nt",
+    epilogue: options.Epilogue = "identity",
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="On this GPU.  [default: the one here, else h200]")
+    ] = None,
+    db: options.Database = None,
+) -> None:
+    """Why a configuration is invalid, in a sentence; or what became of its trials."""
+    if shape is None:
+        raise ProblemError("A shape is missing: say for what, e.g. --shape 4096x4096x4096.")
+    (problem,) = inputs.problems([inputs.read_shape(shape)], [dtype], out_dtype, layout, epilogue)
+    from gemmtune.db import History
+    from gemmtune.space.configuration import Configuration
+    from gemmtune.space.gpu import gpu as gpu_named
+    from gemmtune.space.space import why_invalid
+
+    asked = Configuration.parse(configuration)
+    if gpu is not None:
+        target = gpu_named(gpu)
+    else:
+        from gemmtune.device import open_device
+
+        opened = open_device(None)
+        target = opened.gpu
+        opened.close()
+    reasons = why_invalid(problem, asked, target)
+    if reasons:
+        print(f"Not valid for {problem.key} on {target.short or target.name}:")
+        for reason in reasons:
+            print(f"  {reason}")
+        return
+    with History(db) as history:
+        found = history.find(problem.key, target.key, None, asked.key)
+    if not found:
+        print(f"Valid for {problem.key} on {target.short or target.name}, and not tried yet.")
+    for record in found:
+        print(f"Trial {record.number} of study {record.study_id} ({_device(record)}, {record.regime}, {record.cache}):")
+        print(f"  {record.outcome.replace('_', ' ')}{f': {record.detail}' if record.detail else ''}")
+        if record.timing is not None:
+            print(f"  {_time(record)} us, ratio {output.ratio(record.timing.ratio)}")
+
+
+def trial_data(record: TrialRecord) -> dict[str, Any]:
+    """A trial as flat data for programs: times in microseconds, moments in seconds since the epoch."""
+    t = record.timing
+    return {
+        "rank": record.rank,
+        "study": record.study_id,
+        "trial": record.number,
+        "problem": record.problem_key,
+        "kind": record.kind,
+        "gpu": record.gpu.name,
+        "regime": record.regime,
+        "cache": record.cache,
+        "family": record.family,
+        "configuration": record.configuration,
+        "outcome": record.outcome,
+        "detail": record.detail,
+        "estimated": record.estimated,
+        "us": t and t.us,
+        "us_low": t and t.us_low,
+        "us_high": t and t.us_high,
+        "baseline": record.baseline,
+        "baseline_us": t and t.baseline_us,
+        "ratio": t and t.ratio,
+        "ratio_low": t and t.ratio_low,
+        "ratio_high": t and t.ratio_high,
+        "final": bool(t and t.final),
+        "rel_error": record.rel_error,
+        "error_bound": record.error_bound,
+        "coverage": record.coverage,
+        "registers": record.registers,
+        "spill_bytes": record.spill_bytes,
+        "shared_bytes": record.shared_bytes,
+        "cubin_sha256": record.cubin_sha256,
+        "nvrtc": record.nvrtc,
+        "started": record.started,
+        "finished": record.finished,
+        "seconds": dict(record.seconds),
+        "environment": dict(record.environment),
+    }
+
+
+def _study_data(record: StudyRecord) -> dict[str, Any]:
+    return {
+        "study": record.id,
+        "uuid": record.uuid,
+        "continues": record.parent_uuid,
+        "problem": record.problem_key,
+        "kind": record.kind,
+        "gpu": record.gpu.name,
+        "regime": record.regime,
+        "cache": record.cache,
+        "families": list(record.families),
+        "strategy": record.strategy,
+        "seed": record.seed,
+        "created": record.created,
+        "trials": record.trials,
+        "correct": record.correct,
+        "best": trial_data(record.best) if record.best else None,
+        "environment": dict(record.environment),
+    }
+
+
+def _form(text: str) -> output.Format:
+    for form in get_args(output.Format):
+        if text == form:
+            return cast(output.Format, form)
+    raise ProblemError(f"Format {text!r} does not exist: choose table, json or csv.")
+
+
+def _outcome(text: str | None) -> str | None:
+    from gemmtune.device.base import Outcome
+
+    if text is not None and text not in {str(o) for o in Outcome}:
+        raise ProblemError(f"Outcome {text!r} does not exist: choose one of {', '.join(Outcome)}.")
+    return text
+
+
+def _device(record: TrialRecord) -> str:
+    return f"{record.kind} {record.gpu.short or record.gpu.name}"
+
+
+def _time(record: TrialRecord) -> str:
+    t = record.timing
+    return "-" if t is None else output.microseconds(t.us, estimated=t.estimated)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

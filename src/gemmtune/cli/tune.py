@@ -1,0 +1,102 @@
+"""``gemmtune tune``: search, with the course of it on screen, and what to do with the result."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmtune.cli import inputs, options
+
+if TYPE_CHECKING:
+    from gemmtune.search.study import StudyResult
+
+
+def tune(
+    shapes: options.Shapes = None,
+    m: options.M = None,
+    n: options.N = None,
+    k: options.K = None,
+    shape_files: options.ShapeFiles = None,
+    dtype: options.DTypes = None,
+    out_dtype: options.OutDType = None,
+    layout: options.Layout = "nt",
+    epilogue: options.Epilogue = "identity",
+    family: Annotated[
+        list[str] | None, typer.Option("--family", metavar="NAME", help="Search this family alone; may be repeated.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", metavar="N", help="Trials a study.  [default: 200; 40 where emulated]")
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time", metavar="10m", help="Time for the whole command: 90s, 10m, 1h30m.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of everything random.")] = 0,
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="NAME", help="auto, tpe, random or exhaustive.")
+    ] = "auto",
+    device: options.Device = None,
+    db: options.Database = None,
+    regime: options.Regime = "sustained",
+    cache: options.Cache = "cold",
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Compile processes.  [default: one a CPU]")
+    ] = None,
+) -> None:
+    """Find the fastest kernel for one or more shapes; the same command again resumes.
+
+    Each shape and dtype is a study of its own. Ctrl-C stops cleanly.
+    """
+    wanted = inputs.problems(
+        inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
+    )
+    seconds = None if time_limit is None else inputs.read_duration(time_limit)
+
+    from gemmtune.cli.display import display
+    from gemmtune.db import History
+    from gemmtune.search.study import tune as search
+
+    with History(db) as history, display(len(wanted), seconds) as progress:
+        results = search(
+            wanted,
+            device,
+            trials=trials,
+            time_limit=seconds,
+            seed=seed,
+            families=family,
+            strategy=strategy,
+            history=history,
+            regime=regime,  # type: ignore[arg-type]  # checked by the search, whose message lists the choices
+            cache=cache,  # type: ignore[arg-type]
+            workers=workers,
+            observer=progress,
+        )
+        location = history.location
+    _say_what_next(results, db, location)
+    if any(r.interrupted for r in results):
+        raise KeyboardInterrupt
+    if not any(r.best for r in results):
+        raise typer.Exit(1)
+
+
+def _say_what_next(results: list[StudyResult], db: str | None, location: str) -> None:
+    kept = f" --db {shlex.quote(db)}" if db else ""
+    first = next((r for r in results if r.best), results[0])
+    axes = first.problem.axes
+    shape = "x".join(str(axes[a]) for a in ("m", "n", "k"))
+    print(f"\nEvery trial is kept in {location}.")
+    if any(r.best for r in results):
+        dtype = first.problem.environment()["dtype"]
+        steps = [
+            (f"gemmtune export kernels.kpack{kept}", "the best of the history as a kernel pack"),
+            (f"gemmtune query best --shape {shape}{kept}", "see them again"),
+        ]
+        if not first.estimated:
+            steps.insert(0, (f"gemmtune bench {shape} --dtype {dtype}{kept}", "against cuBLAS and a naive kernel"))
+    else:
+        steps = [(f"gemmtune query failures --shape {shape}{kept}", "what went wrong")]
+    width = max(len(command) for command, _ in steps)
+    print("Next:")
+    for command, purpose in steps:
+        print(f"  {command:{width}}  {purpose}")
