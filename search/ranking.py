@@ -1,0 +1,44 @@
+"""Comparing trials: the objective, the order of the best, and what breaks a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmtune.db import TrialRecord
+from gemmtune.device.base import Outcome
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.family import Family
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import Problem
+
+TIMED = frozenset({Outcome.CORRECT, Outcome.ABANDONED})
+"""Outcomes of right kernels whose time counts (abandoned: measured until it was clear that they are beaten)."""
+
+
+def objective(record: TrialRecord) -> float | None:
+    """What a study minimises: our time over the baseline's, or microseconds where there is no baseline.
+
+    None where the trial has no time. It is computed from the record alone, so that a resumed study sees what an
+    undisturbed one saw.
+    """
+    if record.outcome not in TIMED or record.us is None:
+        return None
+    if record.ratio is not None and not record.estimated:
+        return 1.0 / record.ratio
+    return record.us
+
+
+def best_first(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The correct trials by objective; equals in the order they were tried."""
+    scored = ((objective(r), r.number, r) for r in records if r.outcome == Outcome.CORRECT)
+    return [r for _, _, r in sorted((s, n, r) for s, n, r in scored if s is not None)]
+
+
+def complexity(problem: Problem, configuration: Configuration, family: Family, gpu: Gpu) -> tuple[int | str, ...]:
+    """A key that is smaller for the *simpler* of two configurations, which wins a tie.
+
+    Simpler means, in this order: fewer splits of the reduction (no workspace, no second pass), fewer pipeline stages,
+    less shared memory, fewer threads a block, a smaller tile; the text of the configuration decides at last.
+    """
+    t = family.traits(problem, configuration, gpu)
+    return t.splits, t.stages, t.shared_bytes, t.threads, t.tile_m * t.tile_n, configuration.key

@@ -1,0 +1,77 @@
+"""Where a study starts: configurations that the cost estimate likes and that differ, and random ones.
+
+A warm start must be diverse: near-duplicates teach a sampler less than a cold start does, while seeds that differ in
+three knobs or more bring it ahead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmtune.space.estimate import estimate
+from gemmtune.space.space import Space
+
+SAMPLE = 256
+"""Configurations a family whose cost is estimated (about 30 us each)."""
+APART = 3
+"""Knobs in which two estimated starting points differ at least."""
+
+
+def starting_points(space: Space, n: int, rng: np.random.Generator) -> list[int]:
+    """``n`` distinct indices (all of them in a smaller space): estimated and random ones in turn."""
+    n = min(n, len(space))
+    estimated = _estimated(space, n - n // 2, rng)
+    chosen = dict.fromkeys(estimated[:1])
+    rest = iter(estimated[1:])
+    while len(chosen) < n:
+        chosen.setdefault(int(rng.integers(len(space))))
+        following = next(rest, None)
+        if following is not None and len(chosen) < n:
+            chosen.setdefault(following)
+    return list(chosen)
+
+
+def _estimated(space: Space, n: int, rng: np.random.Generator) -> list[int]:
+    """The best ``n`` of a random sample of every family by estimated time, each apart from all before it."""
+    sample = sorted({i for low, high in _ranges(space) for i in _draw(low, high, rng)})
+    by_name = {family.name: family for family in space.families}
+    costs: list[tuple[float, int]] = []
+    for index in sample:
+        configuration = space[index]
+        cost = estimate(space.problem, configuration, by_name[configuration.family], space.gpu)
+        costs.append((cost.us, index))
+    chosen: list[int] = []
+    for _, index in sorted(costs):
+        if len(chosen) == n:
+            break
+        if all(_distance(space, index, other) >= APART for other in chosen):
+            chosen.append(index)
+    return chosen
+
+
+def _draw(low: int, high: int, rng: np.random.Generator) -> list[int]:
+    size = high - low
+    if size <= SAMPLE:
+        return list(range(low, high))
+    return [low + int(i) for i in rng.integers(size, size=SAMPLE)]
+
+
+def _distance(space: Space, i: int, j: int) -> int:
+    """Knobs in which two configurations differ; of different families, all of them."""
+    a, b = space[i], space[j]
+    return len(a) if a.family != b.family else sum(a[name] != b[name] for name in a)
+
+
+def _ranges(space: Space) -> list[tuple[int, int]]:
+    """The half-open ranges of indices that each family with valid configurations holds."""
+    ranges: list[tuple[int, int]] = []
+    low = 0
+    while low < len(space):
+        name = space[low].family
+        inside, outside = low, len(space)
+        while outside - inside > 1:  # families stand one after another: bisect for the end of this one
+            middle = (inside + outside) // 2
+            inside, outside = (middle, outside) if space[middle].family == name else (inside, middle)
+        ranges.append((low, outside))
+        low = outside
+    return ranges

@@ -1,0 +1,246 @@
+"""``tune``: one study for each problem, opened or resumed, run to its budget, and its winner found."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.pool import CompilePool
+from gemmtune.codegen.render import template_hash
+from gemmtune.db import History, StudySpec, TrialRecord
+from gemmtune.device.base import Cache, Device, Regime
+from gemmtune.search.course import Course, Plan
+from gemmtune.search.events import Observer, Silent
+from gemmtune.search.finals import finalists, run_finals, standing
+from gemmtune.search.strategy import check_strategy
+from gemmtune.search.trial import Timing, TrialRunner
+from gemmtune.space.errors import ProblemError, UnknownNameError
+from gemmtune.space.families import families_for
+from gemmtune.space.family import Family
+from gemmtune.space.problem import Problem
+from gemmtune.space.space import Space
+
+TRIALS, ESTIMATED_TRIALS = 200, 40
+"""Trials of a study by default: on a GPU, and where times are estimates."""
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """How a study ended.
+
+    Attributes:
+        problem: what was searched for.
+        study_id: its number in the history.
+        best: the correct trials, the winner first (:func:`gemmtune.search.finals.standing`).
+        outcomes: trials by outcome, earlier runs' included.
+        trials: trials in the history, of which ``resumed`` were there when this run began.
+        interrupted: Ctrl-C ended it; the same command goes on.
+        seconds: wall time of this run.
+        valid, raw: configurations in the space, and before its rules.
+        estimated: times are estimates.
+    """
+
+    problem: Problem
+    study_id: int
+    best: list[TrialRecord]
+    outcomes: dict[str, int]
+    trials: int
+    resumed: int
+    interrupted: bool
+    seconds: float
+    valid: int
+    raw: int
+    estimated: bool
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of :func:`tune` that hold for every study of the call."""
+
+    trials: int | None
+    seed: int
+    families: Sequence[str] | None
+    strategy: str
+    regime: Regime
+    cache: Cache
+
+
+def tune(
+    problems: Problem | Sequence[Problem],
+    device: Device | str | None = None,
+    *,
+    trials: int | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    families: Sequence[str] | None = None,
+    strategy: str = "auto",
+    history: History | str | Path | None = None,
+    regime: Regime = "sustained",
+    cache: Cache = "cold",
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> list[StudyResult]:
+    """Search for the fastest kernel of each problem, one study after another.
+
+    A study is found again by all of these arguments but ``trials``, ``time_limit``, ``workers`` and the observer: the
+    same call resumes it, and one with more trials carries it on. Ctrl-C ends the call early, with everything recorded
+    that had finished (see :attr:`StudyResult.interrupted`).
+
+    Args:
+        problems: one problem or several.
+        device: a device, or how one is called (``cuda:0``, ``emulator:h200``); by default the GPU, else the emulator.
+        trials: of each study, those of earlier runs included; by default 200, or 40 where times are estimates; with a
+            time limit and no number, as many as fit.
+        time_limit: seconds for the whole call; each study may take an equal share of what is left.
+        seed: of everything random.
+        families: names of the families to search; by default all that can serve.
+        strategy: ``auto``, ``tpe``, ``random`` or ``exhaustive``.
+        history: the history or where it is; by default the user's own.
+        regime: ``sustained`` or ``burst``.
+        cache: ``cold`` or ``warm``.
+        workers: compile processes; by default one a CPU.
+        observer: is told how it goes.
+
+    Raises:
+        ProblemError: no problem, or ``trials``, ``time_limit``, ``seed`` or ``workers`` out of range.
+        UnknownNameError: a device, family, strategy, regime or cache that does not exist.
+        UnsupportedError: no family can serve one of the problems on this GPU.
+        EmptySpaceError: no configuration is valid for one of them.
+        ToolchainError: the GPU, driver, NVRTC or a compiler is missing, or fails again and again.
+        DatabaseError: the history cannot be opened or written.
+    """
+    wanted = [problems] if isinstance(problems, Problem) else list(problems)
+    unique = list({problem.key: problem for problem in wanted}.values())
+    _check_numbers(len(unique), trials, time_limit, seed, workers)
+    check_strategy(strategy)
+    _check_choice("regime", regime, get_args(Regime))
+    _check_choice("cache", cache, get_args(Cache))
+    request = _Request(trials, seed, families, strategy, regime, cache)
+    end = None if time_limit is None else time.monotonic() + time_limit
+    results: list[StudyResult] = []
+    with ExitStack() as stack:
+        where = opened(device, stack)
+        for problem in unique:  # say no before any of them has taken an hour
+            families_for(problem, where.gpu, families)
+        kept = history if isinstance(history, History) else stack.enter_context(History(history))
+        kernels = KernelCache()
+        pool = stack.enter_context(CompilePool(workers, kernels))
+        for position, problem in enumerate(unique):
+            left = len(unique) - position
+            share = None if end is None else max(0.0, end - time.monotonic()) / left
+            result = _study(problem, where, kept, pool, kernels, request, share, observer or Silent())
+            results.append(result)
+            if result.interrupted:
+                break
+    return results
+
+
+def opened(device: Device | str | None, stack: ExitStack) -> Device:
+    """The device itself, or the one of that name, which ``stack`` then closes."""
+    if device is not None and not isinstance(device, str):
+        return device
+    from gemmtune.device import open_device
+
+    found = open_device(device)
+    stack.callback(found.close)
+    return found
+
+
+def _study(
+    problem: Problem,
+    device: Device,
+    history: History,
+    pool: CompilePool,
+    kernels: KernelCache,
+    request: _Request,
+    seconds: float | None,
+    observer: Observer,
+) -> StudyResult:
+    began = time.monotonic()
+    serving = families_for(problem, device.gpu, request.families)
+    space = Space(problem, device.gpu, serving)
+    horizon = request.trials or (ESTIMATED_TRIALS if device.estimates else TRIALS)
+    plan = Plan(
+        strategy=request.strategy,
+        seed=request.seed,
+        budget=len(space) if request.trials is None and seconds is not None else min(horizon, len(space)),
+        horizon=horizon,
+        deadline=None if seconds is None else began + seconds,
+    )
+    study = history.open_study(_spec(problem, device, serving, request))
+    timing = Timing(request.regime, request.cache, request.seed)
+    runner = TrialRunner(problem, device, serving, pool, timing, kernels)
+    course = Course(space, device, study, runner, plan, observer)
+    course.run()
+    interrupted = course.interrupted
+    if not interrupted and not device.estimates:
+        interrupted = _finals(course, observer)
+    records = study.trials()
+    result = StudyResult(
+        problem=problem,
+        study_id=study.id,
+        best=standing(records, space),
+        outcomes=dict(course.counts),
+        trials=len(records),
+        resumed=course.resumed,
+        interrupted=interrupted,
+        seconds=time.monotonic() - began,
+        valid=len(space),
+        raw=space.raw_size,
+        estimated=device.estimates,
+    )
+    observer.study_finished(result)
+    return result
+
+
+def _finals(course: Course, observer: Observer) -> bool:
+    """Run the finals unless these finalists have met already; True where Ctrl-C ended them."""
+    candidates = finalists(course.records)
+    if not candidates or all(record.final for record in candidates):
+        return False
+    observer.finals_started(course.space.problem, len(candidates))
+    try:
+        run_finals(course.runner, course.study, candidates)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _spec(problem: Problem, device: Device, families: Sequence[Family], request: _Request) -> StudySpec:
+    """What the study is found by. Changed templates make other kernels: they count as another environment."""
+    templates = hashlib.sha256("".join(template_hash(family) for family in families).encode()).hexdigest()
+    return StudySpec(
+        problem_json=problem.to_json(),
+        problem_key=problem.key,
+        kind=device.kind,
+        gpu=device.gpu,
+        environment={**device.environment(), "templates": templates[:16]},
+        regime=request.regime,
+        cache=request.cache,
+        families=tuple(family.name for family in families),
+        strategy=request.strategy,
+        seed=request.seed,
+    )
+
+
+def _check_numbers(problems: int, trials: int | None, time_limit: float | None, seed: int, workers: int | None) -> None:
+    if not problems:
+        raise ProblemError("There is no problem to tune for: give at least one shape, e.g. 512x512x512.")
+    for name, value in (("trials", trials), ("workers", workers)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ProblemError(f"The number of {name} must be an integer of at least 1, but is {value!r}.")
+    if time_limit is not None and not 0 < time_limit < float("inf"):
+        raise ProblemError(f"The time limit must be a positive number of seconds, but is {time_limit!r}.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise ProblemError(f"The seed must be an integer from 0 to {2**31 - 1}, but is {seed!r}.")
+
+
+def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UnknownNameError(f"Unknown {what} {value!r}: choose one of {', '.join(choices)}.")

@@ -1,0 +1,182 @@
+"""The course of one trial: render and compile ahead, judge the compiler's report, run, and make it a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.kernel import CompiledKernel, KernelSource
+from gemmtune.codegen.nvrtc import compile_options
+from gemmtune.codegen.render import render
+from gemmtune.db import TrialRecord, TrialResult
+from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
+from gemmtune.search.limits import TimeLimit, hopeless
+from gemmtune.search.recording import binary_identity, kernel_data, measurement_data, reused, verification_data
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.errors import CompileError, ConfigurationError, ExpressionError, GemmtuneError, ToolchainError
+from gemmtune.space.family import Family
+from gemmtune.space.problem import Problem
+
+REUSABLE = frozenset(Outcome) - {Outcome.INFRASTRUCTURE, Outcome.TIMEOUT, Outcome.COMPILE}
+"""Outcomes that hold for every kernel of the same binary."""
+
+
+class Compiler(Protocol):
+    """What compiles ahead: :class:`gemmtune.codegen.pool.CompilePool`."""
+
+    def submit(self, source: KernelSource, arch: str) -> Future[CompiledKernel]:
+        """Compile in the background."""
+        ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How times are taken, and the seed of the inputs."""
+
+    regime: Regime = "sustained"
+    cache: Cache = "cold"
+    seed: int = 0
+
+    def trial_seed(self, number: int) -> int:
+        """The seed of trial ``number``: every trial sees fresh inputs, and the same ones when it is run again."""
+        return (self.seed * 1_000_003 + number) % 2**31
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration on its way to the device: being compiled, or refused before that for ``reason``."""
+
+    configuration: Configuration
+    compiling: Future[CompiledKernel] | None
+    reason: str = ""
+    render_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The result of a trial, and the identity of its binary where it has one."""
+
+    result: TrialResult
+    binary: str | None = None
+
+
+class TrialRunner:
+    """Tries configurations of one study, one after another.
+
+    Args:
+        problem: what is computed.
+        device: where it runs.
+        families: the families of the configurations.
+        compiler: compiles ahead of the device.
+        timing: how times are taken, and the study's seed.
+        kernels: the cache of compiled kernels, where binaries of an earlier run are looked up.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        families: Sequence[Family],
+        compiler: Compiler,
+        timing: Timing,
+        kernels: KernelCache | None = None,
+    ) -> None:
+        self.problem = problem
+        self.device = device
+        self.timing = timing
+        self._families = {family.name: family for family in families}
+        self._compiler = compiler
+        self._kernels = kernels
+        self._limit = TimeLimit()
+        self._binaries: dict[str, TrialRecord] = {}
+
+    def prepare(self, configuration: Configuration) -> Prepared:
+        """Render ``configuration`` and start compiling it."""
+        started = time.perf_counter()
+        try:
+            source = render(self.problem, configuration, self._families[configuration.family])
+        except (ConfigurationError, ExpressionError) as error:
+            return Prepared(configuration, None, str(error))
+        seconds = time.perf_counter() - started
+        return Prepared(configuration, self._compiler.submit(source, self.device.gpu.arch), "", seconds)
+
+    def run(self, prepared: Prepared, number: int, best: TrialRecord | None) -> Attempt:
+        """Try one prepared configuration; whatever its kernel does is a result, too.
+
+        Raises:
+            ToolchainError: nothing can be compiled or run here.
+        """
+        if prepared.compiling is None:
+            return Attempt(TrialResult(Outcome.COMPILE, prepared.reason))
+        try:
+            kernel = prepared.compiling.result()
+        except CompileError as error:
+            return Attempt(TrialResult(Outcome.COMPILE, str(error)))
+        seconds = {"render": prepared.render_seconds, "compile": kernel.seconds}
+        data = kernel_data(kernel, self._families[kernel.configuration.family])
+        reason = hopeless(kernel, self.device.gpu)
+        if reason:
+            return Attempt(TrialResult(Outcome.PRUNED, reason, kernel=data, seconds=seconds))
+        binary = binary_identity(kernel.source, kernel.cubin)
+        twin = self._binaries.get(binary or "")
+        if twin is not None:
+            return Attempt(reused(twin, data, seconds), binary)
+        started = time.perf_counter()
+        report = self._report(self._job(kernel, number, best))
+        elapsed = time.perf_counter() - started
+        if report.outcome == Outcome.CORRECT:
+            self._limit.succeeded(elapsed)
+        result = TrialResult(
+            outcome=report.outcome,
+            detail=report.detail,
+            kernel=data,
+            verification=verification_data(report.verification),
+            measurement=measurement_data(report.measurement, self.problem),
+            seconds={**seconds, **report.seconds, "device": elapsed},
+        )
+        return Attempt(result, binary)
+
+    def remember(self, binary: str | None, record: TrialRecord) -> None:
+        """From now on the result of ``binary`` is that of ``record``."""
+        if binary and record.outcome in REUSABLE:
+            self._binaries.setdefault(binary, record)
+
+    def recall(self, records: Iterable[TrialRecord]) -> None:
+        """Remember the binaries of an earlier run, as far as the cache still has them."""
+        for record in records:
+            self.remember(self._cached_binary(record), record)
+
+    def _cached_binary(self, record: TrialRecord) -> str | None:
+        if self._kernels is None or not record.cubin_sha256 or record.family not in self._families:
+            return None
+        try:
+            configuration = Configuration.parse(record.configuration)
+            source = render(self.problem, configuration, self._families[record.family])
+        except (ConfigurationError, ExpressionError):
+            return None
+        found = self._kernels.get(source, compile_options(record.arch), record.nvrtc)
+        return binary_identity(source, found.cubin) if found else None
+
+    def _job(self, kernel: CompiledKernel, number: int, best: TrialRecord | None) -> Job:
+        return Job(
+            problem=self.problem,
+            kernel=kernel,
+            seed=self.timing.trial_seed(number),
+            regime=self.timing.regime,
+            cache=self.timing.cache,
+            best_us=best.us if best else None,
+            best_ratio=best.ratio if best else None,
+        )
+
+    def _report(self, job: Job) -> Report:
+        """The device's report; what it raises in spite of its contract costs this trial alone."""
+        try:
+            return self.device.run(job, self._limit.seconds)
+        except ToolchainError:
+            raise
+        except GemmtuneError as error:
+            return Report(Outcome.INFRASTRUCTURE, str(error))
