@@ -14,8 +14,8 @@ from pathlib import Path
 
 import platformdirs
 
-from gemmtune.device.emulator.toolchain import Toolchain, find_toolchain
-from gemmtune.space.errors import ToolchainError
+from gemmtune.device.emulator.toolchain import CompilerFailure, Toolchain, find_toolchain
+from gemmtune.space.errors import CompileError, ToolchainError
 
 NATIVE = Path(__file__).resolve().parent / "native"
 HEADER = "gemmtune/hw.cuh"
@@ -52,7 +52,7 @@ def core_key(toolchain: Toolchain) -> str:
 
 
 def _publish(directory: Path, name: str, build: list[str], toolchain: Toolchain, timeout: float) -> Path:
-    """Build ``name`` in ``directory`` with the arguments ``build`` (the output is appended), unless it is there and whole."""
+    """Build ``directory / name`` with the arguments ``build`` (``-o`` is added), unless it is there and whole."""
     library, mark = directory / name, directory / f"{name}.sha256"
     try:
         if hashlib.sha256(library.read_bytes()).hexdigest() == mark.read_text(encoding="ascii").strip():
@@ -67,7 +67,9 @@ def _publish(directory: Path, name: str, build: list[str], toolchain: Toolchain,
             made.replace(library)
             made_mark.replace(mark)
     except OSError as error:
-        raise ToolchainError(f"The emulator's cache {directory} cannot be written ({error}): free space there, or set GEMMTUNE_CACHE.") from None
+        raise ToolchainError(
+            f"The emulator's cache {directory} cannot be written ({error}): free space there, or set GEMMTUNE_CACHE."
+        ) from None
     return library
 
 
@@ -77,7 +79,9 @@ def _directory(key: str) -> Path:
         (directory / "kernels").mkdir(parents=True, exist_ok=True)
         (directory / "include" / Path(HEADER).parent).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ToolchainError(f"The emulator's cache {directory} cannot be created ({error}): set GEMMTUNE_CACHE to a writable directory.") from None
+        raise ToolchainError(
+            f"The emulator's cache {directory} cannot be created ({error}): set GEMMTUNE_CACHE to a writable directory."
+        ) from None
     return directory
 
 
@@ -99,12 +103,15 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     Args:
         text: CUDA C++ over :mod:`hw::`, with ``#include "gemmtune/hw.cuh"``.
         entry: the name of its ``extern "C" __global__`` function.
+        toolchain: by default :func:`find_toolchain`.
         capability: of the GPU that the emulator stands for, e.g. 75; kernels see it as ``__CUDA_ARCH__`` (750).
 
     Raises:
-        ToolchainError: as :func:`build_core`; where the source is at fault, the message holds the compiler's words.
+        CompileError: the compiler refuses the source; the message holds the head of what it printed.
+        ToolchainError: as :func:`build_core`.
     """
     toolchain = toolchain or find_toolchain()
+    build_core(toolchain)  # so that what fails below is the source's fault
     directory = _directory(core_key(toolchain))
     header = directory / "include" / HEADER
     wanted = f'#include "{NATIVE / "hw.h"}"\n'
@@ -119,5 +126,7 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     try:
         arguments = [*flags, f"-I{directory / 'include'}", "-shared", "-nostdlib", str(source)]
         return _publish(directory / "kernels", f"{key}.so", arguments, toolchain, KERNEL_TIMEOUT)
+    except CompilerFailure as failure:
+        raise CompileError(f"Kernel {entry} does not compile for the emulator: {failure.log}") from None
     finally:
         source.unlink(missing_ok=True)

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from gemmtune.device.emulator.build import build_core
-from gemmtune.device.emulator.toolchain import Toolchain
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.problem import Array
 
 DEFAULT_BUDGET = 2_000_000_000
-"""Operations (accesses, barriers, collectives) of one launch: some 20 s. Endless loops without any are the worker's matter."""
+"""Operations (accesses, barriers, collectives) of one launch: some 20 s. A loop without any is the worker's matter."""
 
 
 class Policy(IntEnum):
@@ -205,8 +204,8 @@ class Buffer:
 
     def view(self, dtype: np.dtype[Any]) -> Array:
         """The bytes as a one-dimensional array of ``dtype``."""
-        raw = (ctypes.c_char * self.nbytes).from_address(self.address)
-        return np.frombuffer(raw, dtype=dtype, count=self.nbytes // dtype.itemsize)
+        raw = np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
+        return raw[: self.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
 
     def first_altered(self) -> int | None:
         """Offset of the first byte that is not poison, in the buffer or in the slack around it; None if all is."""
@@ -265,9 +264,15 @@ def launch(
     """Run ``blocks`` (all of the grid by default) of a kernel, one after another, under one schedule.
 
     Args:
-        grid, block: sizes in x, y, z, as the kernel sees them whichever blocks run.
+        library: the kernel.
+        grid: its size in x, y, z, as the kernel sees it whichever blocks run.
+        block: threads in x, y, z.
         arguments: ctypes values, in order.
         buffers: the global memory that the kernel may touch.
+        blocks: block indices; by default all.
+        dynamic_shared: bytes a block.
+        schedule: the adversary.
+        race_checks: whether to look for races (which no schedule changes), at about twice the time.
         profiled: the block whose accesses are counted line by line.
         budget: operations that the launch may make.
 
@@ -279,7 +284,9 @@ def launch(
     ordered = schedule.order(blocks)
     ids = np.ascontiguousarray(np.array(ordered, np.uint32).reshape(-1, 3))
     pointers = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
-    spans = (_Span * max(1, len(buffers)))(*[_Span(b.address, b.nbytes, b.writable, b.name.encode()[:23]) for b in buffers])
+    spans = (_Span * max(1, len(buffers)))(
+        *[_Span(b.address, b.nbytes, b.writable, b.name.encode()[:23]) for b in buffers]
+    )
     request = _Request(
         entry=library.entry,
         arguments=ctypes.addressof(pointers),

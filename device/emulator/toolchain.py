@@ -27,6 +27,14 @@ _KERNEL_COMMON = ("-ftrivial-auto-var-init=pattern", "-fno-exceptions", "-fno-rt
 """Uninitialised variables hold a pattern, so that using one shows; no runtime of the compiler is needed."""
 
 
+class CompilerFailure(ToolchainError):
+    """A compiler that ran and refused; ``log`` is the head of what it printed."""
+
+    def __init__(self, compiler: str, log: str) -> None:
+        super().__init__(f"The C++ compiler {compiler} failed: {log}")
+        self.log = log
+
+
 @dataclass(frozen=True)
 class Toolchain:
     """A working C++20 compiler: its command line, flavour and first line of ``--version``."""
@@ -47,17 +55,20 @@ class Toolchain:
         """Run the compiler.
 
         Raises:
-            ToolchainError: it fails, with the head of what it printed, or takes longer than ``timeout`` seconds.
+            CompilerFailure: it fails, with the head of what it printed.
+            ToolchainError: it takes longer than ``timeout`` seconds.
         """
         try:
-            done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=timeout, check=False)
+            done = subprocess.run(
+                [*self.command, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
             raise ToolchainError(
-                f"The C++ compiler {self.command[0]} took longer than {timeout:.0f} s on one file: is the machine overloaded?"
+                f"The C++ compiler {self.command[0]} took longer than {timeout:.0f} s: is the machine overloaded?"
             ) from None
         if done.returncode:
             head = " | ".join(line.strip() for line in done.stderr.splitlines()[:12] if line.strip())
-            raise ToolchainError(f"The C++ compiler {self.command[0]} failed with status {done.returncode}: {head[:1500]}")
+            raise CompilerFailure(self.command[0], head[:1500])
 
 
 @lru_cache(maxsize=1)
@@ -102,7 +113,9 @@ def _find(environment: str) -> Toolchain:
         if found:
             return found
         if environment and command == tuple(shlex.split(environment)):
-            raise ToolchainError(f"$CXX is {environment!r}, which does not run: set it to a C++20 compiler, or unset it.")
+            raise ToolchainError(
+                f"$CXX is {environment!r}, which does not run: set it to a C++20 compiler, or unset it."
+            )
     raise ToolchainError(
         "The emulator needs a C++ compiler, but found neither $CXX nor g++ nor clang++: "
         "install one, or `pip install gemmtune[ziglang]`, which brings one from PyPI."

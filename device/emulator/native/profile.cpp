@@ -1,8 +1,8 @@
 // Counters of one block: for every line that loads or stores, requests of whole warps, and what they cost.
 //
-// Global memory moves in sectors of 32 bytes; `ideal` is the sectors that the bytes would fill. Shared memory has 32
-// banks of 4 bytes: a request is served in passes over at most 128 bytes (32 lanes of 4 bytes, 16 of 8, 8 of 16), and a
-// pass takes as many transactions as the most wanted bank has distinct words. (CUDA C++ Programming Guide, "Device
+// Global memory moves in sectors of 32 bytes; `ideal` is the sectors that the distinct bytes would fill. Shared memory
+// has 32 banks of 4 bytes: a request is served in passes over at most 128 bytes (32 lanes of 4 bytes, 16 of 8, 8 of 16),
+// and a pass takes as many transactions as the most wanted bank has distinct words. (CUDA C++ Programming Guide, "Device
 // memory accesses" and "Shared memory".)
 //
 // Requests are counted exactly; their cost is analysed for the first SAMPLES requests of each line and warp and scaled,
@@ -37,16 +37,17 @@ Site& site(int access, int line, u32 bytes) {
 struct Cost { u64 transactions, ideal; };
 
 Cost global_cost(const u64* lanes, u32 bytes) {
-  std::vector<u64> sectors;
-  u64 total = 0;
+  std::vector<u64> sectors, starts;
   for (u32 lane = 0; lane < WARP; lane++) {
     if (!lanes[lane]) continue;
-    total += bytes;
+    starts.push_back(lanes[lane]);
     for (u64 s = lanes[lane] / 32; s <= (lanes[lane] + bytes - 1) / 32; s++) sectors.push_back(s);
   }
   std::sort(sectors.begin(), sectors.end());
   const auto end = std::unique(sectors.begin(), sectors.end());
-  return {(u64)(end - sectors.begin()), (total + 31) / 32};
+  std::sort(starts.begin(), starts.end());  // lanes that read the same bytes need them once
+  const u64 distinct = (u64)(std::unique(starts.begin(), starts.end()) - starts.begin());
+  return {(u64)(end - sectors.begin()), (distinct * bytes + 31) / 32};
 }
 
 Cost shared_cost(const u64* lanes, u32 bytes) {

@@ -1,0 +1,60 @@
+"""The emulator as a device: the same kernel source on the CPU, for a named GPU. Its times are estimates."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from gemmtune.device.base import Job, Report
+from gemmtune.device.emulator.build import core_key
+from gemmtune.device.emulator.toolchain import find_toolchain
+from gemmtune.device.worker import Worker
+from gemmtune.space.gpu import Gpu, gpu
+
+
+class EmulatorDevice:
+    """An emulated GPU of the shipped table. The worker process starts with the first job.
+
+    Raises:
+        UnknownNameError: the table has no GPU called ``gpu_name``.
+        ToolchainError: there is no usable C++ compiler; the message names the cure.
+    """
+
+    kind = "emulator"
+    estimates = True
+
+    def __init__(self, gpu_name: str = "h200") -> None:
+        self._gpu = gpu(gpu_name)
+        self._toolchain = find_toolchain()
+        self._worker = Worker(self.name)
+
+    @property
+    def name(self) -> str:
+        """``emulator:h200``."""
+        return f"emulator:{self._gpu.short}"
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU it stands for."""
+        return self._gpu
+
+    def environment(self) -> dict[str, str]:
+        """What an estimate depends on besides kernel and GPU: the emulator's own sources, NumPy, the compiler."""
+        return {
+            "emulator": core_key(self._toolchain),
+            "compiler": self._toolchain.version,
+            "numpy": version("numpy"),
+            "python": platform.python_version(),
+        }
+
+    def run(self, job: Job, timeout: float) -> Report:
+        """Prove one kernel right and estimate its time; a hang or crash of the worker is a report."""
+        return self._worker.request(job, timeout)
+
+    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
+        """Run the jobs again: an estimate does not change from run to run."""
+        return self._worker.compare(jobs, timeout)
+
+    def close(self) -> None:
+        """End the worker; safe to call twice."""
+        self._worker.close()

@@ -1,0 +1,98 @@
+"""The emulator's engine: what runs inside the worker process. Proves a kernel right and estimates its time."""
+
+from __future__ import annotations
+
+import time
+
+from gemmtune.device.base import Job, Measurement, Outcome, Report, Verification
+from gemmtune.device.emulator.build import build_core
+from gemmtune.device.emulator.emulate import WORK, Emulation, emulate
+from gemmtune.space.errors import CompileError, LaunchError
+from gemmtune.space.estimate import estimate
+from gemmtune.space.families import family
+from gemmtune.space.gpu import gpu
+
+_OUTCOMES = {
+    "deadlock": Outcome.TIMEOUT,  # what they would be on a GPU
+    "budget": Outcome.TIMEOUT,
+    "out_of_bounds": Outcome.LAUNCH,
+    "misaligned": Outcome.LAUNCH,
+    "divergence": Outcome.LAUNCH,
+    "crash": Outcome.LAUNCH,
+    "invalid": Outcome.LAUNCH,
+    "precondition": Outcome.LAUNCH,
+    "out_of_memory": Outcome.OUT_OF_MEMORY,
+}
+"""Every other fault (race, wrong numbers, stray writes, counters left over) is a wrong kernel."""
+
+
+class EmulatorEngine:
+    """Runs jobs for the GPU called ``gpu_name``.
+
+    Raises:
+        UnknownNameError: the table has no such GPU.
+        ToolchainError: there is no usable C++ compiler.
+    """
+
+    renew_after = 2000
+    """Kernels a process runs before it is replaced. Libraries are unloaded after use and have no thread-local data, so
+    that there is no hard limit; a fresh process now and then bounds what small leaks add up to."""
+
+    def __init__(self, gpu_name: str) -> None:
+        self.gpu = gpu(gpu_name)
+        self._capability = self.gpu.capability[0] * 10 + self.gpu.capability[1]
+        build_core()
+
+    def run(self, job: Job) -> Report:
+        """Prove one kernel right, then estimate its time from its resources and the emulator's counters."""
+        started = time.perf_counter()
+        source = job.kernel.source
+        work = WORK * (3 if job.effort == "final" else 1)
+        try:
+            emulation = emulate(
+                source.text, source.recipe, job.problem, seed=job.seed, work=work, capability=self._capability
+            )
+        except CompileError as error:
+            return Report(Outcome.COMPILE, str(error))
+        except LaunchError as error:
+            return Report(Outcome.LAUNCH, str(error))
+        except MemoryError as error:
+            return Report(Outcome.OUT_OF_MEMORY, f"The host has not the memory to emulate this kernel: {error}")
+        seconds = {"verify": time.perf_counter() - started}
+        if not emulation.verification.passed:
+            outcome = _OUTCOMES.get(emulation.fault, Outcome.WRONG)
+            return Report(outcome, _sentence(emulation.verification), emulation.verification, seconds=seconds)
+        verification = emulation.verification if job.verify else None
+        return Report(
+            Outcome.CORRECT,
+            verification=verification,
+            measurement=self._measure(job, emulation) if job.measure else None,
+            seconds=seconds,
+        )
+
+    def compare(self, jobs: list[Job]) -> list[Report]:
+        """Estimates do not change from run to run: the jobs are simply run again."""
+        return [self.run(job) for job in jobs]
+
+    def close(self) -> None:
+        """Nothing is held between jobs."""
+
+    def _measure(self, job: Job, emulation: Emulation) -> Measurement:
+        resources = job.kernel.resources
+        configuration = job.kernel.configuration
+        estimated = estimate(
+            job.problem,
+            configuration,
+            family(configuration.family),
+            self.gpu,
+            emulation.counters,
+            resources.registers if resources is not None else None,
+        )
+        counters = {**emulation.counters, "occupancy": estimated.occupancy, "waves": estimated.waves}
+        return Measurement(
+            us=estimated.us, us_low=estimated.us, us_high=estimated.us, estimated=True, counters=counters
+        )
+
+
+def _sentence(verification: Verification) -> str:
+    return verification.detail[:1].upper() + verification.detail[1:]
