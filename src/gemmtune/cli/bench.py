@@ -73,7 +73,7 @@ def show_rows(rows: Sequence[BenchRow], *, estimated: bool = False) -> None:
         *(output.Column(f"{peer} us", right=True) for peer in peers),
         *(output.Column(f"vs {peer}", right=True) for peer in peers),
         output.Column("error/bound", right=True),
-        output.Column("configuration", wrap=True),
+        output.Column("configuration", long=True),
     ]
     table = [
         [

@@ -29,7 +29,7 @@ def devices() -> None:
         output.Column("cc"),
         output.Column("SMs", right=True),
         *(output.Column(f.name) for f in searchable),
-        output.Column("note", wrap=True),
+        output.Column("note", long=True),
     ]
     rows = []
     default = "cuda:0" if present else "emulator:h200"

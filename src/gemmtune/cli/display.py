@@ -68,8 +68,8 @@ class Progress:
         number = f"[{self.finished + 1}/{self.studies}] " if self.studies > 1 else ""
         kind = ", times are estimates" if device.estimates else ""
         self.heading = f"{number}{problem.key} on {device.name} ({device.gpu.name}{kind})"
-        space = f"{budget} trials of {valid} valid configurations ({raw} before the rules)"
-        going_on = f"; going on after {resumed} trials done before" if resumed else ""
+        space = f"{budget} trials of {valid:,} valid configurations ({raw:,} before the rules)"
+        going_on = f"; {resumed} of them were done before" if resumed else ""
         self._start(f"{space}{going_on}")
 
     def trial_finished(
@@ -99,8 +99,10 @@ class Progress:
 
     def _advance(self, improved: bool) -> None:
         step = max(1, self.budget // _STEPS)
-        if improved or self.done % step == 0 or self.done == self.budget:
-            _say(f"  {self.done}/{self.budget}  best {self.best_text()}  ({self.counts_text()}, {self.left_text()})")
+        if improved and self.best is not None:
+            _say(f"  {self.done}/{self.budget}  new best {score(self.best)}  {self.best.configuration}")
+        elif self.done % step == 0 or self.done == self.budget:
+            _say(f"  {self.done}/{self.budget}  {self.counts_text()}, {self.left_text()}")
 
     def _note(self, text: str) -> None:
         _say(f"  {text}")
@@ -109,10 +111,6 @@ class Progress:
         pass
 
     # ------------------------------------------------------------------------------------------------ texts
-
-    def best_text(self) -> str:
-        """Time, ratio and configuration of the best so far."""
-        return "-" if self.best is None else f"{score(self.best)}  {self.best.configuration}"
 
     def counts_text(self) -> str:
         """Outcomes by kind, the most frequent first."""
@@ -186,9 +184,10 @@ class LiveProgress(Progress):
             Text(self.stage or self.left_text(), style="dim"),
         )
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("best", style="dim"), Text("-" if self.best is None else score(self.best), style="bold"))
-        facts.add_row("", Text("" if self.best is None else self.best.configuration, overflow="fold"))
         facts.add_row(Text("outcomes", style="dim"), Text(self.counts_text()))
+        facts.add_row(Text("best", style="dim"), Text("-" if self.best is None else score(self.best), style="bold"))
+        if self.best is not None:
+            facts.add_row("", Text(self.best.configuration, style="dim"))
         return Group(Text(self.heading, style="bold"), Text(self._space, style="dim"), bar, facts)
 
 
@@ -220,26 +219,27 @@ def show_result(result: StudyResult) -> None:
 
 def best_table(records: list[TrialRecord], problem: Problem) -> tuple[list[output.Column], list[list[str]]]:
     """Columns and rows for the best kernels of one problem."""
+    estimated = all(r.timing.estimated for r in records if r.timing)
     columns = [
         output.Column("#", right=True),
         output.Column("us", right=True),
-        output.Column("95 %", right=True),
+        *([] if estimated else [output.Column("95 %", right=True)]),
         output.Column("TFLOP/s", right=True),
         output.Column("ratio", right=True),
         output.Column("error/bound", right=True),
-        output.Column("configuration", wrap=True),
+        output.Column("configuration", long=True),
     ]
     rows = []
     for rank, record in enumerate(records, 1):
         t = record.timing
         if t is None:
             continue
-        interval = "-" if t.estimated else f"{output.microseconds(t.us_low)}-{output.microseconds(t.us_high)}"
+        interval = f"{output.microseconds(t.us_low)}-{output.microseconds(t.us_high)}"
         rows.append(
             [
                 str(rank),
                 output.microseconds(t.us, estimated=t.estimated),
-                interval,
+                *([] if estimated else [interval]),
                 f"{problem.flops / t.us / 1e6:.3g}",
                 output.ratio(t.ratio),
                 f"{output.small(record.rel_error)}/{output.small(record.error_bound)}",

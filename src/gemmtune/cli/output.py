@@ -7,6 +7,7 @@ import io
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -19,11 +20,11 @@ Format = Literal["table", "json", "csv"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: ``right`` for numbers, ``wrap`` for the one that may take several lines."""
+    """One column of a table: ``right`` for numbers, ``long`` for the last one where its cells may be sentences."""
 
     title: str
     right: bool = False
-    wrap: bool = False
+    long: bool = False
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -39,37 +40,41 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Print a table: fitted to a terminal, or as plain aligned lines of any length where there is none."""
+    """Print a table: fitted to the terminal, or as plain aligned lines of any length where there is none."""
     if not is_terminal():
-        sys.stdout.write(plain_table(columns, rows, title))
+        sys.stdout.write("\n".join([*([title] if title else []), *lines_of(columns, rows)]) + "\n")
         return
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left", pad_edge=False)
-    for c in columns:
-        table.add_column(
-            c.title,
-            justify="right" if c.right else "left",
-            no_wrap=not c.wrap,
-            overflow="fold",
-            ratio=1 if c.wrap else None,
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console().print(table)
+    screen = console()
+    lines = lines_of(columns, rows)
+    if columns[-1].long and max(map(len, lines)) > screen.width:
+        lines = _stacked(columns, rows, screen.width)
+    if title:
+        screen.print(Text(title, style="bold"))
+    screen.print(Text(lines[0], style="dim"))
+    for line in lines[1:]:
+        screen.print(Text(line), soft_wrap=True)
 
 
-def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Aligned lines, two blanks between the columns, none at the ends."""
+def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Titles and rows as aligned lines, two blanks between the columns, none at the ends."""
     titles = [c.title for c in columns]
     widths = [max(len(cell) for cell in cells) for cells in zip(titles, *rows, strict=True)]
-    lines = [title] if title else []
+    lines = []
     for row in (titles, *rows):
         cells = [cell.rjust(w) if c.right else cell.ljust(w) for cell, w, c in zip(row, widths, columns, strict=True)]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The same with the long last column below each row, wrapped."""
+    lines = lines_of(columns[:-1], [row[:-1] for row in rows])
+    out = [lines[0]]
+    for line, row in zip(lines[1:], rows, strict=True):
+        out += [line, *textwrap.wrap(row[-1], max(20, width - 1), initial_indent="    ", subsequent_indent="    ")]
+    return out
 
 
 def show_data(records: Sequence[Mapping[str, Any]], form: Format) -> None:

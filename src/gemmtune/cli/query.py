@@ -56,7 +56,7 @@ def best(
         output.Column("us", right=True),
         output.Column("ratio", right=True),
         output.Column("error/bound", right=True),
-        output.Column("configuration", wrap=True),
+        output.Column("configuration", long=True),
     ]
     rows = [
         [
@@ -103,7 +103,7 @@ def trials(
         output.Column("ratio", right=True),
         output.Column("regs", right=True),
         output.Column("s", right=True),
-        output.Column("configuration", wrap=True),
+        output.Column("configuration", long=True),
     ]
     rows = [
         [
@@ -145,7 +145,7 @@ def failures(
         output.Column("count", right=True),
         output.Column("outcome"),
         output.Column("problem"),
-        output.Column("latest example", wrap=True),
+        output.Column("latest example", long=True),
     ]
     rows = [
         [
