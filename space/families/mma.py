@@ -3,19 +3,19 @@
 Serves fp16 since Turing (m16n8k8), and fp16, bf16 (m16n8k16) and tf32 (m16n8k8) since Ampere, all with fp32
 accumulation; any layout, size, pitch and epilogue. The kernel is ``codegen/templates/mma/kernel.cu.j2``.
 
-A block computes ``bm x bn`` outputs with warps of ``wm x wn`` each. ``cp.async`` brings k tiles of ``bk`` into a ring of
-``stages``, as wide as pitches allow (16, 8 or 4 bytes; single 2-byte elements, and everything on Turing, pass through
-registers instead). A tile keeps the orientation of its matrix, and rows are padded or swizzled so that neither ldmatrix
-nor plain loads meet in a bank. With ``splits`` > 1 several blocks share an output tile, each with a part of K; the last
-one to finish adds their sums in a fixed order.
+A block computes ``bm x bn`` outputs with warps of ``wm x wn`` each. ``cp.async`` brings k tiles of ``bk`` into a ring
+of ``stages``, as wide as pitches allow (16, 8 or 4 bytes; single 2-byte elements, and everything on Turing, pass
+through registers instead). A tile keeps the orientation of its matrix, and rows are padded or swizzled so that neither
+ldmatrix nor plain loads meet in a bank. With ``splits`` > 1 several blocks share an output tile, each with a part of K;
+the last one to finish adds their sums in a fixed order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from gemmtune.space.configuration import Configuration, Parameter
+from gemmtune.space.configuration import Configuration, Parameter, Value
 from gemmtune.space.constraint import Constraint
 from gemmtune.space.expression import expression
 from gemmtune.space.families import gemm_recipe
@@ -68,7 +68,9 @@ _BUDGET: Mapping[str, str] = {
     "held": "(0 if async_a else copies_a * max(1, vec_a // 4)) + (0 if async_b else copies_b * max(1, vec_b // 4))",
     "accumulators": "wm * wn // 32",
     "fragment_registers": "fragments * (wm // 4 + wn // 4)",
-    "registers": "accumulators + fragment_registers + copies_a * (1 + wide_a) + copies_b * (1 + wide_b) + held + 2 + 12 * fragments",
+    "addresses": "copies_a * (1 + wide_a) + copies_b * (1 + wide_b)",
+    # Compared with what NVRTC reports: within 10 either way while there are registers left.
+    "registers": "accumulators + fragment_registers + addresses + held + 2 + 12 * fragments",
     "register_limit": "min(registers_per_thread, registers_per_sm // (threads * blocks) // 8 * 8)",
 }
 
@@ -79,9 +81,9 @@ class Mma(Family):
     name = "mma"
     summary = "warp-level tensor cores (mma.sync): fp16 since Turing; bf16, fp16 and tf32 since Ampere"
 
-    definitions = {**_LAYOUT, **_BUDGET}
+    definitions: ClassVar[Mapping[str, str]] = {**_LAYOUT, **_BUDGET}
 
-    constraints = (
+    constraints: ClassVar[tuple[Constraint, ...]] = (
         Constraint(
             "warp_tiling",
             "bm % wm == 0 and bn % wn == 0",
@@ -90,37 +92,37 @@ class Mma(Family):
         Constraint(
             "tile_size",
             "(bm < 2 * m or bm == 16) and (bn < 2 * n or bn <= 16) and (bk < 2 * k or bk * size <= 64)",
-            "a tile of {bm} x {bn} x {bk} is twice the problem's {m} x {n} x {k} in some direction: most of it is wasted",
+            "a tile of {bm} x {bn} x {bk} is twice the problem's {m} x {n} x {k} in some direction: most of it is idle",
         ),
         Constraint(
             "threads",
             "threads <= threads_per_block and threads * blocks <= threads_per_sm",
-            "{blocks} blocks of {threads} threads were asked for, but {gpu_name} allows {threads_per_block} a block and "
-            "{threads_per_sm} an SM",
+            "{blocks} blocks of {threads} threads were asked for, but {gpu_name} allows {threads_per_block} a block "
+            "and {threads_per_sm} an SM",
         ),
         Constraint(
             "shared_memory",
             "shared <= shared_per_block and (shared + 1024) * blocks <= shared_per_sm",
-            "{blocks} blocks with {stages} stages of {stage_bytes} bytes need {shared} bytes of shared memory each, but "
-            "{gpu_name} has {shared_per_block} a block and {shared_per_sm} an SM (1024 of them reserved for each block)",
+            "{blocks} blocks with {stages} stages of {stage_bytes} bytes need {shared} bytes of shared memory each, "
+            "but {gpu_name} has {shared_per_block} a block and {shared_per_sm} an SM (1024 of them kept a block)",
         ),
         Constraint(
             "copy_division",
             "threads % per_row_a == 0 and threads % per_row_b == 0",
-            "{threads} threads cannot share rows of {per_row_a} (A) and {per_row_b} (B) vectors evenly; vectors are {vec_a} "
-            "and {vec_b} bytes wide, as leading dimensions {lda} and {ldb} allow",
+            "{threads} threads cannot share rows of {per_row_a} (A) and {per_row_b} (B) vectors evenly; vectors are "
+            "{vec_a} and {vec_b} bytes wide, as leading dimensions {lda} and {ldb} allow",
         ),
         Constraint(
             "copy_count",
             "copies_a <= 32 and copies_b <= 32",
-            "each thread would copy its part of a k tile in {copies_a} (A) and {copies_b} (B) vectors of {vec_a} and {vec_b} "
-            "bytes, more than 32: use a smaller tile or more threads",
+            "each thread would copy its part of a k tile in {copies_a} (A) and {copies_b} (B) vectors of {vec_a} and "
+            "{vec_b} bytes, more than 32: use a smaller tile or more threads",
         ),
         Constraint(
             "registers",
             "registers <= register_limit",
-            "{accumulators} accumulators, {fragment_registers} registers of fragments and {held} of copies under way take "
-            "about {registers} registers, but {blocks} blocks of {threads} threads leave {register_limit} each",
+            "{accumulators} accumulators, {fragment_registers} registers of fragments and {held} of copies under way "
+            "take about {registers} registers, but {blocks} blocks of {threads} threads leave {register_limit} each",
         ),
         Constraint(
             "fragment_buffers",
@@ -131,8 +133,8 @@ class Mma(Family):
         Constraint(
             "asynchronous_copies",
             "stages == 2 or async_a or async_b",
-            "vectors of {vec_a} (A) and {vec_b} (B) bytes pass through registers on {gpu_name}, which hold one k tile: more "
-            "than 2 stages ({stages}) would stay empty",
+            "vectors of {vec_a} (A) and {vec_b} (B) bytes pass through registers on {gpu_name}, which hold one k tile: "
+            "more than 2 stages ({stages}) would stay empty",
         ),
         Constraint(
             "pipeline_depth",
@@ -147,7 +149,7 @@ class Mma(Family):
         Constraint(
             "split_work",
             "splits == 1 or tiles * (splits - 1) < 4 * sms",
-            "{tiles} output tiles already fill the {sms} SMs of {gpu_name} so well that {splits} splits of K only add traffic",
+            "{tiles} output tiles fill the {sms} SMs of {gpu_name} so well that {splits} splits of K only add traffic",
         ),
         Constraint(
             "raster",
@@ -163,17 +165,17 @@ class Mma(Family):
             return reason
         if problem.dtype != problem.b_dtype:
             return (
-                f"mma multiplies operands of one dtype, but A is {problem.dtype} and B is {problem.b_dtype}: convert one "
-                f"of them"
+                f"mma multiplies operands of one dtype, but A is {problem.dtype} and B is {problem.b_dtype}: convert "
+                f"one of them"
             )
         if problem.dtype == "fp32":
             return (
-                "mma runs on tensor cores, which do not multiply full fp32: use family simt, or dtype tf32 (fp32 storage, "
-                "inputs rounded to 10 bits of mantissa)"
+                "mma runs on tensor cores, which do not multiply full fp32: use family simt, or dtype tf32 (fp32 "
+                "storage, inputs rounded to 10 bits of mantissa)"
             )
         if problem.dtype != "fp16" and gpu.capability < (8, 0):
             have = ".".join(map(str, gpu.capability))
-            return f"tensor cores multiply {problem.dtype} since compute capability 8.0, but {gpu.name} has {have}: use fp16"
+            return f"mma multiplies {problem.dtype} from compute capability 8.0 on, but {gpu.name} has {have}: use fp16"
         return None
 
     def parameters(self, problem: Problem, gpu: Gpu) -> tuple[Parameter, ...]:
@@ -187,7 +189,7 @@ class Mma(Family):
             Parameter("wm", (16, 32, 64, 96, 128), "rows of a warp's tile"),
             Parameter("wn", (8, 16, 32, 64, 96, 128), "columns of a warp's tile"),
             Parameter("stages", (2, 3, 4, 5, 6), "k tiles in shared memory"),
-            Parameter("smem", ("xor", "pad"), "how rows in shared memory avoid each other's banks: swizzled, or padded"),
+            Parameter("smem", ("xor", "pad"), "how rows of shared memory keep out of one bank: swizzled or padded"),
             # ldmatrix turns 16-bit elements only: tf32 operands whose rows are k are read word by word in any case.
             Parameter("ldmatrix", (0,) if tf32 and gemm.layout == "tn" else (0, 1), "read fragments with ldmatrix"),
             Parameter("fragments", (1, 2), "fragment buffers; with 2, the next step's are read meanwhile"),
@@ -216,7 +218,7 @@ class Mma(Family):
                 conditions.append(
                     Precondition(
                         f"ld{name} < {limit}",
-                        f"the leading dimension of {name} is {limit} elements or more, past the kernel's 32-bit row offsets",
+                        f"the leading dimension of {name} is {limit} elements or more, past 32-bit row offsets",
                     )
                 )
         return LaunchRecipe(
@@ -238,7 +240,6 @@ class Mma(Family):
         v = self._layout(gemm, configuration)
         names = ("vec_a", "vec_b", "vec_d", "slab_pitch")
         return {
-            **configuration,
             **{name: v[name] for name in names},
             "offset_a": "i64" if v["wide_a"] else "u32",
             "offset_b": "i64" if v["wide_b"] else "u32",
@@ -247,7 +248,7 @@ class Mma(Family):
         }
 
     def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
-        """Per step, the tensor pipe works while shared memory serves fragments and takes copies: the slower one counts."""
+        """Per step, the tensor pipe works while shared memory serves fragments and takes copies: the slower counts."""
         env = self.bind(problem, configuration, gpu)
         context = self.context(problem, configuration)
         bm, bn, wm, wn = env["bm"], env["bn"], env["wm"], env["wn"]
@@ -274,6 +275,21 @@ class Mma(Family):
             padded_k=env["k_tiles"] * env["bk"],
         )
 
+    def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:
+        """Configurations known to do well somewhere, as far as they are valid here, best for large problems first."""
+        parameters = {p.name: p.values for p in self.parameters(problem, gpu)}
+        size = gemm_recipe.as_gemm(problem).a.bytes
+        out = []
+        for point in _STARTING_POINTS:
+            own: dict[str, Value] = dict(zip(_STARTING_KNOBS, point, strict=True))
+            own["bk"] = int(own["bk"]) // size
+            values = {name: own.get(name, known[-1]) for name, known in parameters.items()}
+            values |= {"smem": "xor", "unroll": 1}
+            configuration = Configuration.of(self.name, values)
+            if not self.why_invalid(problem, configuration, gpu):
+                out.append(configuration)
+        return out
+
     @staticmethod
     def _layout(gemm: Gemm, configuration: Configuration) -> dict[str, Any]:
         """The knobs with what follows from them and the problem alone, whatever the GPU."""
@@ -287,4 +303,25 @@ class Mma(Family):
 
 _PIPE: Mapping[int, float] = {9: 0.75, 10: 0.35}
 """Fraction of the dense peak that mma.sync reaches with many warps, by major compute capability: newer generations keep
-their full rate for warpgroup instructions (Hopper: 0.62 measured with eight warps an SM)."""
+their full rate for warpgroup instructions (Hopper: about 0.62 with eight warps an SM)."""
+
+# bk in bytes of a row; every other knob swizzled, with ldmatrix where it can be, not unrolled.
+_STARTING_KNOBS = ("bm", "bn", "bk", "wm", "wn", "stages", "fragments", "splits", "group", "store", "blocks")
+_STARTING_POINTS: tuple[tuple[Value, ...], ...] = (
+    (128, 256, 64, 64, 64, 4, 2, 1, 8, "direct", 1),
+    (256, 128, 128, 64, 64, 3, 2, 1, 4, "shared", 1),
+    (128, 128, 64, 64, 64, 4, 2, 1, 8, "shared", 2),
+    (128, 256, 128, 64, 64, 4, 2, 1, 8, "shared", 1),
+    (192, 256, 64, 96, 64, 4, 1, 1, 8, "direct", 1),
+    (128, 128, 128, 64, 64, 3, 2, 1, 16, "direct", 2),
+    (128, 128, 64, 64, 32, 5, 2, 1, 8, "direct", 1),
+    (128, 64, 128, 32, 32, 3, 2, 1, 8, "shared", 2),
+    (64, 128, 128, 32, 64, 4, 2, 2, 4, "direct", 1),
+    (64, 64, 128, 32, 32, 4, 2, 4, 1, "direct", 2),
+    (32, 128, 128, 32, 32, 4, 2, 4, 1, "shared", 2),
+    (16, 128, 128, 16, 32, 6, 2, 4, 1, "shared", 1),
+    # Turing: copies through registers, two stages.
+    (128, 128, 64, 64, 64, 2, 1, 1, 8, "direct", 1),
+    (128, 64, 64, 64, 32, 2, 2, 1, 4, "shared", 1),
+    (64, 64, 64, 32, 32, 2, 2, 4, 1, "direct", 2),
+)
