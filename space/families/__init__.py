@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
 from gemmtune.space.errors import UnknownNameError, UnsupportedError
+from gemmtune.space.families.mma import Mma
 from gemmtune.space.families.naive import Naive
+from gemmtune.space.families.simt import Simt
 from gemmtune.space.family import Family
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
-FAMILIES: dict[str, Family] = {}
-for _module, _class in (("simt", "Simt"), ("mma", "Mma")):
-    try:
-        _family: Family = getattr(importlib.import_module(f"{__name__}.{_module}"), _class)()
-    except ModuleNotFoundError:
-        continue
-    FAMILIES[_family.name] = _family
-FAMILIES["naive"] = Naive()
+FAMILIES: dict[str, Family] = {f.name: f for f in (Simt(), Mma(), Naive())}
 """Every family, searchable or not."""
 
 

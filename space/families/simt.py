@@ -69,7 +69,8 @@ class Simt(Family):
         "words_b": "loads_b * max(1, vec_b * size_b // 4)",
         "staged": "words_a + words_b if buffers == 2 else 0",
         "registers": "tm * tn + tm + tn + staged + 24",
-        "register_limit": "min(registers_per_thread, registers_per_sm // max(threads * min_blocks, 1))",
+        "register_limit": "min(registers_per_thread, registers_per_sm // max(threads * min_blocks, 1) // 8 * 8)",
+        "reserved": "1024 if capability >= 80 else 0",
         "conflict_a": f"{_conflict('bm', 'vec_a', 'pad_a')} if a_transposed else 1",
         "conflict_b": f"{_conflict('bn', 'vec_b', 'pad_b')} if b_transposed else 1",
     }
@@ -118,9 +119,9 @@ class Simt(Family):
         ),
         Constraint(
             "shared_memory",
-            "shared <= shared_per_block and (shared + 1024) * min_blocks <= shared_per_sm",
+            "shared <= shared_per_block and (shared + reserved) * min_blocks <= shared_per_sm",
             "{min_blocks} blocks need {shared} bytes of shared memory each, but {gpu_name} has {shared_per_block} a "
-            "block and {shared_per_sm} an SM (1024 of them reserved for each block)",
+            "block and {shared_per_sm} an SM ({reserved} of them reserved for each block)",
         ),
         Constraint(
             "registers",

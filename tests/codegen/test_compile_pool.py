@@ -20,7 +20,7 @@ from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError, ToolchainError
 from gemmtune.space.gemm import Gemm
 
-COMPILER = '''
+COMPILER = """
 import os, signal, time
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources
 from gemmtune.space.errors import CompileError, ToolchainError
@@ -39,7 +39,7 @@ def compile(source, arch, root):
     if arch == "bug":
         raise ZeroDivisionError("bug")
     return CompiledKernel(source, arch, str(os.getpid()).encode(), KernelResources(1, 0, 0, 0), "0", "", 0.0, False)
-'''
+"""
 
 
 @pytest.fixture
@@ -134,7 +134,9 @@ def test_a_child_dies_with_its_parent() -> None:
 
 def test_a_script_without_a_main_guard_may_use_children(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
-    script.write_text("from gemmtune.codegen.child import Child\nprint(Child('operator:add').call(20, 22, timeout=60))\n")
+    script.write_text(
+        "from gemmtune.codegen.child import Child\nprint(Child('operator:add').call(20, 22, timeout=60))\n"
+    )
     assert subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60).stdout == "42\n"
 
 
