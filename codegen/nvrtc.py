@@ -80,7 +80,10 @@ def supported_archs() -> list[int]:
 
 def compile_options(arch: str) -> tuple[str, ...]:
     """NVRTC's options for ``arch`` (``sm_90a``)."""
-    return (f"--gpu-architecture={arch}", *OPTIONS)
+    # Since 12.9 NVRTC keeps a cache of its own, and an answer from it comes without the log that resources are read
+    # from; our cache keeps both.
+    own_cache = ("--no-cache",) if tuple(map(int, nvrtc_version().split("."))) >= (12, 9) else ()
+    return (f"--gpu-architecture={arch}", *OPTIONS, *own_cache)
 
 
 def compile_kernel(source: KernelSource, arch: str, cache: KernelCache | None = None) -> CompiledKernel:
