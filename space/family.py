@@ -98,7 +98,9 @@ class Family(ABC):
             return [f"support: {reason}"]
         knobs = {p.name: p for p in self.parameters(problem, gpu)}
         out = [f"knob: {name} is not a knob of {self.name}" for name in configuration if name not in knobs]
-        out += [f"knob: {name} has no value" for name in knobs if name not in configuration]
+        missing = [name for name in knobs if name not in configuration]
+        if missing:
+            out.append(f"knob: no value is given for {', '.join(missing)}")
         for name, value in configuration.items():
             if name in knobs and value not in knobs[name].values:
                 values = ", ".join(map(str, knobs[name].values))

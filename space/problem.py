@@ -5,6 +5,7 @@ Nothing outside a problem kind assumes its axes: tools speak of ``axes``, ``tens
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -111,6 +112,8 @@ class Problem(Protocol):
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Problem]] = {}
+_SHIPPED = ("gemmtune.space.gemm",)
+"""Modules that register the kinds gemmtune ships; imported when a problem is first read."""
 
 
 def register_problem(kind: str, read: Callable[[Mapping[str, Any]], Problem]) -> None:
@@ -125,6 +128,8 @@ def problem_from_json(data: Mapping[str, Any]) -> Problem:
         UnknownNameError: its kind is not registered.
         ProblemError: its fields are missing or out of range.
     """
+    for module in _SHIPPED:
+        importlib.import_module(module)
     kind = data.get("kind")
     if kind not in _KINDS:
         raise UnknownNameError(f"Unknown problem kind {kind!r}: known are {', '.join(sorted(_KINDS))}.")

@@ -160,7 +160,7 @@ def test_a_configuration_outside_says_why() -> None:
     for text, reason in [
         ("rules x=3", "limit: 3 is not below 3"),
         ("rules x=9", "x=9 is not among its values for this problem: 1, 2, 3"),
-        ("rules", "x has no value"),
+        ("rules", "no value is given for x"),
         ("rules x=1 z=1", "z is not a knob"),
         ("fft x=1", "it has rules"),
     ]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gemmtune.cli import options
+from gemmtune.cli import options, output
 from gemmtune.cli.groups import group
 
 app = group("Carry a history between machines.")
@@ -35,15 +35,12 @@ def merge(
 
     with History(db) as history:
         report = history.merge(path)
-        counts = ", ".join(
-            f"{n} {name}"
-            for name, n in (
-                ("studies", report.studies),
-                ("trials", report.trials),
-                ("measurements", report.measurements),
-                ("exports", report.exports),
-                ("cubins", report.cubins),
-            )
-            if n
-        )
+        added = [
+            output.counted(report.studies, "study", "studies"),
+            output.counted(report.trials, "trial"),
+            output.counted(report.measurements, "measurement"),
+            output.counted(report.exports, "export"),
+            output.counted(report.cubins, "cubin"),
+        ]
+        counts = ", ".join(text for text in added if not text.startswith("0 "))
         print(f"{history.location}: {f'added {counts}' if counts else 'nothing new'} from {path}.")

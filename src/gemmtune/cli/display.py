@@ -68,7 +68,8 @@ class Progress:
         number = f"[{self.finished + 1}/{self.studies}] " if self.studies > 1 else ""
         kind = ", times are estimates" if device.estimates else ""
         self.heading = f"{number}{problem.key} on {device.name} ({device.gpu.name}{kind})"
-        space = f"{budget} trials of {valid:,} valid configurations ({raw:,} before the rules)"
+        trials, size = output.counted(budget, "trial"), output.counted(valid, "valid configuration")
+        space = f"{trials} of {size} ({raw:,} before the rules)"
         going_on = f"; {resumed} of them were done before" if resumed else ""
         self._start(f"{space}{going_on}")
 
@@ -98,7 +99,7 @@ class Progress:
         _say(f"  {space}")
 
     def _advance(self, improved: bool) -> None:
-        step = max(1, self.budget // _STEPS)
+        step = -(-self.budget // _STEPS)
         if improved and self.best is not None:
             _say(f"  {self.done}/{self.budget}  new best {score(self.best)}  {self.best.configuration}")
         elif self.done % step == 0 or self.done == self.budget:
@@ -214,7 +215,7 @@ def show_result(result: StudyResult) -> None:
         output.show_table(columns, rows, f"Best of {result.problem.key}{marked}")
     else:
         _say(f"{result.problem.key}: no right kernel was found.")
-    _say(f"{result.trials} trials in {output.duration(result.seconds)}{before}: {counts or 'none'}.")
+    _say(f"{output.counted(result.trials, 'trial')} in {output.duration(result.seconds)}{before}: {counts or 'none'}.")
 
 
 def best_table(records: list[TrialRecord], problem: Problem) -> tuple[list[output.Column], list[list[str]]]:

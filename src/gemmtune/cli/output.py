@@ -8,7 +8,8 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -37,6 +38,18 @@ def console(stream: TextIO | None = None) -> Console:
 def is_terminal(stream: TextIO | None = None) -> bool:
     """Whether people read ``stream`` (standard output) as it is written."""
     return (stream or sys.stdout).isatty()
+
+
+@contextmanager
+def busy(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done, with a spinner; silent elsewhere. Yields what changes the text."""
+    if not is_terminal():
+        yield lambda _: None
+        return
+    from rich.text import Text
+
+    with console().status(Text(text)) as status:
+        yield lambda now: status.update(Text(now))
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -132,3 +145,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(n: int, one: str, several: str = "") -> str:
+    """``"1 trial"``, ``"2 trials"``."""
+    return f"{n:,} {one if n == 1 else several or one + 's'}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gemmtune.cli import options
+from gemmtune.cli import options, output
 
 
 def export(
@@ -27,9 +27,13 @@ def export(
     """Write the best kernels of the history as a pack that programs load."""
     from gemmtune.pack.export import export_pack
 
-    report = export_pack(path, db, gpu, device=device, allow_estimates=estimates, as_zip=as_zip or None)
+    with output.busy("reading the history") as say:
+        report = export_pack(
+            path, db, gpu, device=device, allow_estimates=estimates, as_zip=as_zip or None, observer=say
+        )
     print(report)
-    print(f"\nIn Python:  pack = gemmtune.load_pack({path!r}); d = pack.matmul(a, b)")
+    asked = ", allow_estimates=True" if all(row.estimated for row in report.rows) else ""
+    print(f"\nIn Python:  pack = gemmtune.load_pack({path!r}{asked}); d = pack.matmul(a, b)")
 
 
 def check(
@@ -42,7 +46,8 @@ def check(
     """Check a pack: every hash, then each kernel anew (emulated, or on the GPU with its time)."""
     from gemmtune.pack.check import check_pack
 
-    report = check_pack(path, device, trust=trust)
+    with output.busy("checking the hashes") as say:
+        report = check_pack(path, device, trust=trust, observer=say)
     print(report)
-    if not report.passed:
+    if not report.ok:
         raise typer.Exit(1)

@@ -109,7 +109,7 @@ def trials(
         [
             str(r.study_id), str(r.number), r.problem_key, _device(r), r.outcome.replace("_", " "), _time(r),
             output.ratio(r.timing.ratio if r.timing else None), "-" if r.registers is None else str(r.registers),
-            f"{sum(v for k, v in r.seconds.items() if k != 'wall'):.2f}", r.configuration,
+            f"{r.seconds.get('wall', 0.0):.2f}", r.configuration,
         ]
         for r in records
     ]  # fmt: skip
@@ -221,6 +221,7 @@ def why(
     if shape is None:
         raise ProblemError("A shape is missing: say for what, e.g. --shape 4096x4096x4096.")
     (problem,) = inputs.problems([inputs.read_shape(shape)], [dtype], out_dtype, layout, epilogue)
+    from gemmtune.cli.display import score
     from gemmtune.db import History
     from gemmtune.space.configuration import Configuration
     from gemmtune.space.gpu import gpu as gpu_named
@@ -249,7 +250,7 @@ def why(
         print(f"Trial {record.number} of study {record.study_id} ({_device(record)}, {record.regime}, {record.cache}):")
         print(f"  {record.outcome.replace('_', ' ')}{f': {record.detail}' if record.detail else ''}")
         if record.timing is not None:
-            print(f"  {_time(record)} us, ratio {output.ratio(record.timing.ratio)}")
+            print(f"  {score(record)}")
 
 
 def trial_data(record: TrialRecord) -> dict[str, Any]:
