@@ -81,6 +81,7 @@ class History:
     def writing(self) -> Iterator[Session]:
         """A session in one writing transaction, committed at the end and undone by any exception."""
         with translated(self.url, self.timeout), Session(self._writer) as session, session.begin():
+            session.connection()  # begin now: a lock is waited for here, and nowhere later
             yield session
 
     # -------------------------------------------------------------------------------------------------------- studies

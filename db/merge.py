@@ -53,7 +53,10 @@ def _read(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Line number, table and row of every line, after which the trailer has been checked."""
     check, count, ended = hashlib.sha256(), 0, False
     with gzip.open(path, "rb") as lines:
-        header = _line(path, 1, lines.readline(_LONGEST), check)
+        try:
+            header = _line(path, 1, lines.readline(_LONGEST), check)
+        except DatabaseError:
+            header = None
         if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("schema"), int):
             raise DatabaseError(f"The file {path} is no exported history: write one with gemmtune db export.")
         if header["schema"] > SCHEMA:
