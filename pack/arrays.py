@@ -81,6 +81,10 @@ class Arrays(ABC):
         """The address of the framework's current stream."""
 
     @abstractmethod
+    def wait(self) -> None:
+        """Wait until everything on the current stream is done."""
+
+    @abstractmethod
     def current_device(self) -> int:
         """The index of the current device."""
 
@@ -172,6 +176,10 @@ class CupyArrays(Arrays):
         """The current stream's address."""
         return int(self._stream().ptr)
 
+    def wait(self) -> None:
+        """Wait for the current stream."""
+        self._stream().synchronize()
+
     def current_device(self) -> int:
         """The current device's index."""
         return int(self._device())
@@ -243,6 +251,10 @@ class TorchArrays(Arrays):
     def stream(self, device: int) -> int:
         """The current stream's address."""
         return int(self._raw_stream(device))
+
+    def wait(self) -> None:
+        """Wait for the current stream."""
+        self._module.cuda.current_stream().synchronize()
 
     def current_device(self) -> int:
         """The current device's index."""

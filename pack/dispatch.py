@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
-from gemmtune.space.errors import ExpressionError
+from gemmtune.space.errors import ExpressionError, UnknownNameError
 from gemmtune.space.expression import expression
+from gemmtune.space.gpu import TABLE
 from gemmtune.space.problem import Problem
 
 _Signature = tuple[str, tuple[tuple[str, str], ...], str, str]
@@ -211,6 +212,29 @@ class Dispatch:
             return "the baseline was the fastest here"
         name = self._data.kernels[row.candidate].configuration
         return f"the best kernel tried ({name}) reached {row.ratio or 0.0:.3f} x the baseline, so the baseline serves"
+
+
+def table_for(data: PackData, gpu: str | None) -> Table:
+    """A table of the GPU called ``gpu`` (short or full name, or device key), or of the pack's only one.
+
+    Raises:
+        UnknownNameError: there is none, or no name is given and the pack has several.
+    """
+    tables = {t.device: t for t in data.tables if gpu is None or _is_named(t, gpu)}
+    names = ", ".join(dict.fromkeys(t.name for t in data.tables)) or "no GPU"
+    if not tables:
+        raise UnknownNameError(f"The pack has no rows for the GPU {gpu!r}: it has rows for {names}.")
+    if len(tables) > 1:
+        raise UnknownNameError(f"The pack has rows for several GPUs ({names}): say which with gpu=.")
+    return next(iter(tables.values()))
+
+
+def _is_named(table: Table, gpu: str) -> bool:
+    def letters(name: str) -> str:
+        return "".join(c for c in name.lower() if c.isalnum())
+
+    names = [table.name, table.name.removeprefix("NVIDIA "), *(g.short for g in TABLE.values() if g.name == table.name)]
+    return gpu == table.device or letters(gpu) in [letters(name) for name in names]
 
 
 def _signature(row: Row) -> _Signature:

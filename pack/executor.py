@@ -6,8 +6,10 @@ through :mod:`gemmtune.device.launch` by the recipe alone.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gemmtune.device.baselines import baseline_for
@@ -19,7 +21,7 @@ from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import Kernel
 from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
-from gemmtune.space.gpu import device_key
+from gemmtune.space.gpu import TABLE
 
 Run = Callable[[Mapping[str, int], Mapping[str, float]], None]
 """Launches on addresses by tensor name, with alpha and beta where the epilogue reads them."""
@@ -32,11 +34,17 @@ def identity(index: int) -> tuple[str, str]:
         ToolchainError: CuPy is not installed.
     """
     properties = require_cupy().cuda.runtime.getDeviceProperties(index)
-    capability = (int(properties["major"]), int(properties["minor"]))
     name = properties["name"].decode()
-    key = device_key(capability, name, int(properties["multiProcessorCount"]), int(properties["totalGlobalMem"]))
-    suffix = "a" if capability[0] in (9, 10) else ""
-    return key, f"sm_{capability[0]}{capability[1]}{suffix}"
+    mig = re.search(r"MIG (\S+)", name)
+    seen = replace(
+        next(iter(TABLE.values())),
+        name=name,
+        capability=(int(properties["major"]), int(properties["minor"])),
+        sms=int(properties["multiProcessorCount"]),
+        memory=int(properties["totalGlobalMem"]),
+        mig=mig.group(1) if mig else "",
+    )
+    return seen.key, seen.arch
 
 
 class DeviceState:

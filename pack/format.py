@@ -229,12 +229,13 @@ def check_launch(kernel: Kernel, problem: Problem) -> None:
                 f"{short} has {name} {own.get(name)!r}, but its row has {asked[name]!r}: the pack was altered."
             )
     env, recipe = bindings(problem), kernel.recipe
-    known = {*env, *epilogue(str(asked["epilogue"])).scalars}
-    for argument in recipe.arguments:
-        if argument.kind == "pointer" and f"ptr_{argument.name}" not in env:
-            raise PackError(f"{short} asks for the tensor {argument.name!r}, which its problem does not have.")
-        if argument.kind == "scalar" and not argument.expr and argument.name not in known:
-            raise PackError(f"{short} asks for the number {argument.name!r}, which its problem does not have.")
+    numbers = {*env, *epilogue(str(asked["epilogue"])).scalars}
+    pointers = {a.name for a in recipe.arguments if a.kind == "pointer"}
+    scalars = {a.name for a in recipe.arguments if a.kind == "scalar" and not a.expr}
+    for name in pointers ^ {t.name for t in problem.tensors()}:
+        raise PackError(f"{short} does not take just the tensors of its problem: {name[:40]!r} is in one of them only.")
+    for name in (scalars - numbers) | (numbers - set(env) - scalars):
+        raise PackError(f"{short} does not take just the numbers of its problem: {name[:40]!r} is in one of them only.")
     try:
         reason = recipe.unmet(env)
         grid = recipe.grid_size(env)

@@ -11,6 +11,7 @@ Optuna nor SQLAlchemy nor a compiler. CuPy is imported when a GPU is first touch
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,13 @@ from gemmtune.device.launch import POINTER_BITS
 from gemmtune.device.toolchain import device_count
 from gemmtune.pack.arrays import Arrays, Signature, arrays_of
 from gemmtune.pack.call import Call, Operands, plan_call
-from gemmtune.pack.dispatch import Dispatch, Explanation
+from gemmtune.pack.dispatch import Dispatch, Explanation, table_for
 from gemmtune.pack.executor import DeviceState, Run
 from gemmtune.pack.extras import Extras, read_extras, refuse_overlap
 from gemmtune.pack.format import PackData, read_pack
-from gemmtune.pack.schema import Row, Table
+from gemmtune.pack.profile import profile
 from gemmtune.space.errors import ArrayError, ToolchainError, UnknownNameError
 from gemmtune.space.gemm import Gemm
-from gemmtune.space.gpu import TABLE
 
 MAX_PLANS = 4096
 """Plans kept a thread: one for each combination of shapes, strides, dtypes, alignment and stream seen."""
@@ -96,7 +96,7 @@ class Pack:
     @property
     def problems(self) -> tuple[str, ...]:
         """What the pack knows, one line a row: device, problem (with its ranges), and who serves it."""
-        return tuple(f"{t.name}: {_describe(r)}" for t in self._data.tables for r in t.rows)
+        return tuple(f"{t.name}: {r}" for t in self._data.tables for r in t.rows)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -159,10 +159,7 @@ class Pack:
             extras = None
         else:
             extras = read_extras(arrays, out, bias, c, alpha, beta)
-        key = (
-            signature_a, signature_b, address_a & POINTER_BITS, address_b & POINTER_BITS, stream,
-            out_dtype, precision, None if extras is None else extras.key,
-        )  # fmt: skip
+        key = _key(signature_a, signature_b, address_a, address_b, stream, out_dtype, precision, extras)
         addresses = {"a": address_a, "b": address_b}
         plan = self._plans().get(key)
         if plan is None:
@@ -256,6 +253,43 @@ class Pack:
                 self._states[device] = state
             return state
 
+    def profile_call(self, a: Any, b: Any) -> dict[str, float]:
+        """Where the host time of ``matmul(a, b)`` goes: median microseconds by stage.
+
+        ``read``: shapes, strides, dtypes and addresses. ``device`` and ``stream``: which are current. ``look_up``: the
+        plan of this call. ``allocate``: the result. ``launch``: the kernel, its arguments bound anew. ``total``: the
+        whole call, and ``other`` what the stages do not account for. Waits for the GPU between batches of calls.
+
+        Raises:
+            ArrayError: as for :meth:`matmul`; also arrays that would be copied first, or an empty result.
+        """
+        arrays = arrays_of(a)
+        d = self.matmul(a, b)
+        (signature_a, address_a), (signature_b, address_b) = arrays.read(a), arrays.read(b)
+        device = signature_a[3]
+        stream = arrays.stream(device)
+
+        def look_up() -> _Plan | None:
+            key = _key(signature_a, signature_b, address_a, address_b, stream, None, "fp32", None)
+            return self._plans().get(key)
+
+        plan = look_up()
+        if plan is None or plan.run is None:
+            raise ArrayError(
+                f"a {signature_a[:2]} and b {signature_b[:2]} are copied first, or empty: nothing to profile."
+            )
+        call, run = plan.call, plan.run
+        addresses = {"a": address_a, "b": address_b, "d": arrays.address(d)}
+        stages: dict[str, Callable[[], object]] = {
+            "read": lambda: (arrays_of(a), arrays.read(a), arrays.read(b)),
+            "device": arrays.current_device,
+            "stream": lambda: arrays.stream(device),
+            "look_up": look_up,
+            "allocate": lambda: arrays.address(arrays.empty(a, call.shape, call.out_dtype)),
+            "launch": lambda: run(addresses, _NO_SCALARS),
+        }
+        return profile(stages, lambda: self.matmul(a, b), arrays.wait)
+
     # ------------------------------------------------------------------------------------------------------- explain
 
     def explain(
@@ -307,13 +341,7 @@ class Pack:
         """The dispatch to explain by, and whether it is that of a GPU in this machine."""
         if gpu is None and (index := self._present()) is not None:
             return self._state(index).dispatch, True
-        tables = {t.device: t for t in self._data.tables if gpu is None or _is_named(t, gpu)}
-        names = ", ".join(dict.fromkeys(t.name for t in self._data.tables)) or "no GPU"
-        if not tables:
-            raise UnknownNameError(f"The pack has no rows for the GPU {gpu!r}: it has rows for {names}.")
-        if len(tables) > 1:
-            raise UnknownNameError(f"The pack has rows for several GPUs ({names}): say which with gpu=.")
-        table = next(iter(tables.values()))
+        table = table_for(self._data, gpu)
         # without a GPU nothing is refused, but what one would refuse is said
         options = {**self._options, "allow_estimates": True}
         return Dispatch(self._data, table.device, table.arch, workspace_limit=self._scratch_limit, **options), False
@@ -334,6 +362,15 @@ class Pack:
 _NO_SCALARS: dict[str, float] = {}
 
 
+def _key(
+    a: Signature, b: Signature, address_a: int, address_b: int, stream: int, out_dtype: Any, precision: str,
+    extras: Extras | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What tells calls apart that need another plan."""
+    low_a, low_b = address_a & POINTER_BITS, address_b & POINTER_BITS
+    return a, b, low_a, low_b, stream, out_dtype, precision, None if extras is None else extras.key
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What calls of one key do: ``run`` launches, where the arrays can be read as they are."""
@@ -341,17 +378,6 @@ class _Plan:
     given: Operands
     call: Call
     run: Run | None
-
-
-def _is_named(table: Table, gpu: str) -> bool:
-    wanted = "".join(c for c in gpu.lower() if c.isalnum())
-    names = [table.name, table.name.removeprefix("NVIDIA "), *(g.short for g in TABLE.values() if g.name == table.name)]
-    return gpu == table.device or wanted in ["".join(c for c in name.lower() if c.isalnum()) for name in names]
-
-
-def _describe(row: Row) -> str:
-    ranges = "".join(f" {name}={low}-{high}" for name, (low, high) in row.axes.items() if low != high)
-    return f"{row.problem().key}{ranges} -> {row.kernel[:12]}{' (estimated)' if row.estimated else ''}"
 
 
 def _device_index(device: int | str | None) -> int | None:

@@ -78,6 +78,10 @@ class Row:
         ratios = [p.ratio for p in self.points if p.ratio is not None]
         return min(ratios) if ratios else None
 
+    def __str__(self) -> str:
+        ranges = "".join(f" {name}={low}-{high}" for name, (low, high) in self.axes.items() if low != high)
+        return f"{self.problem().key}{ranges} -> {self.kernel[:12]}{' (estimated)' if self.estimated else ''}"
+
     def serves(self, axes: Mapping[str, int]) -> bool:
         """Whether every axis lies in its range."""
         return all(low <= axes[name] <= high for name, (low, high) in self.axes.items())
@@ -289,6 +293,8 @@ def _check_row(row: Row, where: str) -> None:
             raise PackError(f"{where} names {str(sha)!r}, which is neither a kernel's SHA-256 nor {BASELINE!r}.")
     if row.kernel != BASELINE and (row.candidate is not None or not row.points):
         raise PackError(f"{where} names a kernel, but has a candidate too, or no measurement: the pack was altered.")
+    if not all(row.serves(p.axes) for p in row.points):
+        raise PackError(f"{where} has a point outside of its own range of sizes: the pack was altered.")
     if not row.estimated and any(p.ratio is None for p in row.points):
         raise PackError(f"{where} has a point without a ratio, yet is not marked as an estimate: the pack was altered.")
 

@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from gemmtune.space.gpu import gpu
 from gemmtune.space.recipe import LaunchRecipe
 
 H200 = gpu("h200")
-A100 = gpu("a100")
 
 # ------------------------------------------------------------------------------------------------------ packs by hand
 
@@ -246,7 +245,7 @@ def fake_cupy() -> tuple[types.ModuleType, Any, type[Stand]]:
     state = type("State", (Stand,), {})
     module: Any = types.ModuleType("cupy")
 
-    class ndarray:  # noqa: N801
+    class ndarray:
         __module__ = "cupy"
 
         def __init__(self, host: np.ndarray[Any, Any], device: int = 0) -> None:
@@ -368,6 +367,12 @@ def framework(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return install(request.param, monkeypatch)
 
 
+@pytest.fixture
+def installer() -> Callable[[str, pytest.MonkeyPatch], Framework]:
+    """Puts a fake in place, for tests that choose one themselves."""
+    return install
+
+
 def install(name: str, monkeypatch: pytest.MonkeyPatch) -> Framework:
     from gemmtune.pack import arrays
 
@@ -376,6 +381,3 @@ def install(name: str, monkeypatch: pytest.MonkeyPatch) -> Framework:
     monkeypatch.setattr(arrays, "_known", {})
     monkeypatch.setattr(arrays, "_made", {})
     return Framework(name, module, array, state)
-
-
-__all__ = ["A100", "H200", "PackMaker", "aligned", "replace"]

@@ -1,0 +1,303 @@
+"""Check a pack: every hash again, then every kernel run and verified; on a GPU also timed anew against the baseline.
+
+Emulating a kernel compiles its source to native code and runs it on this machine, so a pack's source is emulated only
+where it is, letter for letter, what this gemmtune renders from the kernel's configuration, or where the caller trusts
+the pack. Running cubins on a GPU carries no such danger for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
+from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.pack.format import PackData, read_pack
+from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table
+from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError
+from gemmtune.space.gpu import TABLE
+
+if TYPE_CHECKING:
+    from gemmtune.device.base import Cache, Device, Regime
+
+TIMEOUT = 120.0
+"""Seconds for one kernel."""
+DRIFT = 0.05
+"""A ratio that differs by more than this part from the recorded one is reported as drifted."""
+
+Verdict = Literal["correct", "wrong", "failed", "not run"]
+
+
+@dataclass(frozen=True)
+class CheckedKernel:
+    """What became of one kernel.
+
+    ``source`` says how far the source can be believed: ``own`` (what this gemmtune renders), ``trusted``, or
+    ``foreign``. ``cubin`` says whether NVRTC makes this very cubin from the source: ``reproduced``, ``differs``, or
+    ``unknown`` where that was not tried: NVRTC missing or of another version, or a foreign source. ``ratio`` is
+    measured now and ``recorded`` by the pack, ``drift`` the one over the other minus 1.
+    """
+
+    sha: str
+    problem: str
+    configuration: str
+    verdict: Verdict
+    detail: str
+    source: str
+    cubin: str
+    rel_error: float | None = None
+    error_bound: float | None = None
+    ratio: float | None = None
+    recorded: float | None = None
+
+    @property
+    def drift(self) -> float | None:
+        """How far the ratio to the baseline has moved since it was recorded: +0.1 is 10 % better."""
+        return None if self.ratio is None or not self.recorded else self.ratio / self.recorded - 1
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is known against it."""
+        return self.verdict in ("correct", "not run") and self.cubin != "differs"
+
+    def __str__(self) -> str:
+        parts = [f"{self.sha[:12]} {self.problem} ({self.configuration}): {self.verdict}"]
+        if self.rel_error is not None and self.error_bound is not None:
+            parts.append(f"error {self.rel_error:.2e} of {self.error_bound:.2e} allowed")
+        if self.drift is not None:
+            word = "drifted" if abs(self.drift) > DRIFT else "as recorded"
+            parts.append(f"{self.ratio:.3f} x the baseline, recorded {self.recorded:.3f} ({self.drift:+.1%}, {word})")
+        parts.append(f"source {self.source}, cubin {self.cubin}")
+        return "; ".join([*parts, *([self.detail] if self.detail else [])])
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The checked pack: its files are whole (else reading it would have failed), and each kernel's verdict."""
+
+    path: Path
+    tool: str
+    files: int
+    device: str
+    kernels: tuple[CheckedKernel, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether no kernel is wrong, failed, or not what its source says."""
+        return all(k.ok for k in self.kernels)
+
+    def __str__(self) -> str:
+        head = f"{self.path}: {self.files} files, every hash right; written by gemmtune {self.tool}"
+        counts = {v: sum(k.verdict == v for k in self.kernels) for v in ("correct", "wrong", "failed", "not run")}
+        tail = ", ".join(f"{n} {v}" for v, n in counts.items() if n) or "no kernels"
+        return "\n".join([head, *(f"  {k}" for k in self.kernels), *(f"  note: {n}" for n in self.notes), f"  {tail}"])
+
+
+def check_pack(
+    path: str | Path,
+    device: Device | str | None = None,
+    trust: bool = False,
+    *,
+    observer: Callable[[str], None] | None = None,
+) -> CheckReport:
+    """Check a pack.
+
+    Args:
+        path: the pack.
+        device: where to run its kernels; by default the first GPU, else the emulator of each kernel's own GPU.
+        trust: also emulate sources that this gemmtune would not render; they become native code on this machine.
+        observer: told which kernel is being checked, for a progress display.
+
+    Raises:
+        PackError: the pack is truncated, altered, hostile or of a newer schema.
+        UnknownNameError, ToolchainError: the named device cannot be opened.
+    """
+    data = read_pack(path)
+    say = observer or (lambda _: None)
+    with _Devices(device) as devices:
+        kernels: list[CheckedKernel] = []
+        for sha, (table, row) in _kernels(data).items():
+            kernel = data.kernels[sha]
+            say(f"{kernel.problem.key} ({sha[:12]})")
+            kernels.append(_Check(data, kernel, table, row, devices, trust).run())
+        where = devices.name
+    files = 2 + 3 * len(data.kernels)
+    return CheckReport(Path(path), data.tool, files, where, tuple(kernels))
+
+
+def _kernels(data: PackData) -> dict[str, tuple[Table, Row]]:
+    """Every kernel with one of its rows, an exact one where it has one."""
+    out: dict[str, tuple[Table, Row]] = {}
+    for table in data.tables:
+        for row in table.rows:
+            sha = row.candidate or row.kernel
+            if sha != BASELINE and (sha not in out or (row.exact and not out[sha][1].exact)):
+                out[sha] = (table, row)
+    return out
+
+
+class _Check:
+    """The check of one kernel."""
+
+    def __init__(self, data: PackData, kernel: Kernel, table: Table, row: Row, devices: _Devices, trust: bool) -> None:
+        self._data = data
+        self._kernel = kernel
+        self._table = table
+        self._row = row
+        self._devices = devices
+        self._trust = trust
+
+    def run(self) -> CheckedKernel:
+        kernel = self._kernel
+        text = self._data.sources[kernel.sha]
+        foreign = self._foreign(text)
+        source = "own" if foreign is None else "trusted" if self._trust else "foreign"
+        # a foreign source is not compiled either: a compiler can be made to run for ever
+        cubin = "unknown" if source == "foreign" else self._reproduced(text)
+        verdict, detail, report = self._verdict(text, foreign)
+        verification = None if report is None else report.verification
+        measurement = None if report is None else report.measurement
+        point = self._point()
+        return CheckedKernel(
+            sha=kernel.sha,
+            problem=self._row.problem(point.axes if point else None).key,
+            configuration=str(kernel.configuration),
+            verdict=verdict,
+            detail=detail,
+            source=source,
+            cubin=cubin,
+            rel_error=verification.rel_error if verification else None,
+            error_bound=verification.error_bound if verification else None,
+            ratio=measurement.ratio if measurement and not measurement.estimated else None,
+            recorded=point.ratio if point else None,
+        )
+
+    def _point(self) -> Point | None:
+        """The recorded point to run at: the first of the row."""
+        return self._row.points[0] if self._row.points else None
+
+    def _foreign(self, text: str) -> str | None:
+        """Why the source is not what this gemmtune renders; None where it is."""
+        from gemmtune.codegen.render import render
+
+        kernel = self._kernel
+        try:
+            local = render(kernel.problem, kernel.configuration)
+        except (GemmtuneError, KeyError, TypeError, ValueError) as error:
+            return f"this gemmtune cannot render its configuration ({error})"
+        if local.text != text:
+            return "its source is not what this gemmtune renders from its configuration"
+        if local.recipe != kernel.recipe:
+            return "its launch recipe is not what this gemmtune plans for its configuration"
+        return None
+
+    def _source(self, text: str) -> KernelSource:
+        kernel = self._kernel
+        return KernelSource(kernel.configuration, kernel.recipe.entry, text, kernel.template_hash, kernel.recipe)
+
+    def _reproduced(self, text: str) -> str:
+        """Whether NVRTC makes the pack's cubin from the pack's source: cubins are deterministic."""
+        from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
+
+        try:
+            if nvrtc_version() != self._kernel.nvrtc:
+                return "unknown"
+            made = compile_kernel(self._source(text), self._kernel.arch)
+        except ToolchainError:
+            return "unknown"
+        except CompileError:
+            return "differs"
+        return "reproduced" if made.cubin_sha256 == self._kernel.sha else "differs"
+
+    def _verdict(self, text: str, foreign: str | None) -> tuple[Verdict, str, Report | None]:
+        kernel, table = self._kernel, self._table
+        try:
+            device = self._devices.for_table(table)
+        except ToolchainError as error:
+            return "not run", str(error), None
+        if device.kind == "emulator" and foreign is not None and not self._trust:
+            return "not run", f"{foreign}: pass trust=True (--trust) to run it all the same.", None
+        if device.gpu.arch != kernel.arch:
+            return "not run", f"it is compiled for {kernel.arch}, but {device.name} is {device.gpu.arch}.", None
+        resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
+        compiled = CompiledKernel(
+            self._source(text),
+            kernel.arch,
+            self._data.cubins[kernel.sha],
+            resources,
+            kernel.nvrtc,
+            "",
+            0.0,
+            cached=True,
+        )
+        point = self._point()
+        job = Job(
+            problem=self._row.problem(point.axes if point else None),
+            kernel=compiled,
+            seed=0,
+            regime=cast("Regime", table.regime),
+            cache=cast("Cache", table.cache),
+            measure=not device.estimates,
+            effort="final",
+        )
+        report = device.run(job, TIMEOUT)
+        if report.outcome is Outcome.CORRECT:
+            return "correct", "", report
+        wrong = report.outcome in (Outcome.WRONG, Outcome.UNSTABLE)
+        return ("wrong" if wrong else "failed"), f"{report.outcome}: {report.detail}", report
+
+
+class _Devices:
+    """The device to run on: the caller's, the GPU of this machine, or the emulator of each kernel's own GPU."""
+
+    def __init__(self, given: Device | str | None) -> None:
+        self._given = given
+        self._opened: dict[str, Device] = {}
+
+    def __enter__(self) -> _Devices:
+        from gemmtune.device import open_device
+
+        if isinstance(self._given, str):
+            self._opened[self._given] = open_device(self._given)
+        elif self._given is None:
+            try:
+                self._opened["cuda:0"] = open_device("cuda:0")
+            except ToolchainError:
+                pass
+            else:
+                self._given = "cuda:0"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for device in self._opened.values():
+            device.close()
+
+    @property
+    def name(self) -> str:
+        """What ran, for the report."""
+        if self._given is not None and not isinstance(self._given, str):
+            return self._given.name
+        return ", ".join(d.name for d in self._opened.values()) or "nothing"
+
+    def for_table(self, table: Table) -> Device:
+        """Where a kernel of ``table`` runs.
+
+        Raises:
+            ToolchainError: the emulator lacks a compiler, or does not know the GPU.
+        """
+        if isinstance(self._given, str):
+            return self._opened[self._given]
+        if self._given is not None:
+            return self._given
+        from gemmtune.device import open_device
+
+        short = next((g.short for g in TABLE.values() if g.key == table.device or g.name == table.name), None)
+        short = short or next((g.short for g in TABLE.values() if g.arch == table.arch), None)
+        if short is None:
+            raise ToolchainError(f"no emulated GPU is like {table.name} ({table.arch}).")
+        if short not in self._opened:
+            self._opened[short] = open_device(f"emulator:{short}")
+        return self._opened[short]

@@ -1,0 +1,392 @@
+"""Whatever is done to a pack's files, reading it fails with PackError and nothing else."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import stat
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gemmtune.pack import storage
+from gemmtune.pack.format import pack_files, read_pack, sha256, unpack
+from gemmtune.pack.jsontext import decode, encode
+from gemmtune.pack.storage import read_files, zip_bytes
+from gemmtune.space.errors import PackError
+
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def files(small_pack: Any) -> dict[str, bytes]:
+    return pack_files(small_pack)
+
+
+def resealed(files: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
+    """The files with a manifest that a forger would write for them: right hashes, right seal."""
+    others = {name: raw for name, raw in files.items() if name != "manifest.json"}
+    manifest = {**decode(files["manifest.json"], "m"), **changes}
+    manifest.pop("seal")
+    manifest["files"] = {name: {"sha256": sha256(raw), "size": len(raw)} for name, raw in others.items()}
+    manifest["seal"] = sha256(encode(manifest))
+    return {**others, "manifest.json": encode(manifest)}
+
+
+def refused(path: Path, *words: str) -> None:
+    with pytest.raises(PackError) as caught:
+        read_pack(path)
+    message = str(caught.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+# ------------------------------------------------------------------------------------------- one change, anywhere
+
+
+@RELAXED
+@given(data=st.data())
+def test_one_flipped_byte_in_a_file_is_refused(data: st.DataObject, files: dict[str, bytes]) -> None:
+    name = data.draw(st.sampled_from(sorted(files)))
+    raw = bytearray(files[name])
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(PackError):
+        unpack({**files, name: bytes(raw)})
+
+
+@RELAXED
+@given(data=st.data())
+def test_one_flipped_byte_in_a_zip_is_refused(data: st.DataObject, files: dict[str, bytes], tmp_path: Path) -> None:
+    raw = bytearray(zip_bytes(files))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "p.zip"
+    path.write_bytes(raw)
+    with pytest.raises(PackError):
+        read_pack(path)
+
+
+@RELAXED
+@given(data=st.data())
+def test_a_truncated_file_or_zip_is_refused(data: st.DataObject, files: dict[str, bytes], tmp_path: Path) -> None:
+    name = data.draw(st.sampled_from(sorted(files)))
+    with pytest.raises(PackError):
+        unpack({**files, name: files[name][: data.draw(st.integers(0, len(files[name]) - 1))]})
+    whole = zip_bytes(files)
+    path = tmp_path / "p.zip"
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(PackError):
+        read_pack(path)
+
+
+@RELAXED
+@given(extra=st.binary(min_size=1, max_size=40), front=st.booleans())
+def test_bytes_around_a_zip_are_refused(extra: bytes, front: bool, files: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "p.zip"
+    path.write_bytes(extra + zip_bytes(files) if front else zip_bytes(files) + extra)
+    with pytest.raises(PackError):
+        read_pack(path)
+
+
+@RELAXED
+@given(raw=st.binary(max_size=300))
+def test_any_bytes_as_zip_or_json_are_refused(raw: bytes, files: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "p.zip"
+    path.write_bytes(raw)
+    with pytest.raises(PackError):
+        read_pack(path)
+    with pytest.raises(PackError):
+        unpack({**files, "manifest.json": raw})
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8),
+    st.sampled_from(["baseline", "bf16", "nt", "9" * 70, "__import__('os')", "m ** m"]),
+    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(p for key, child in children for p in _places(child, (*path, key)))]
+
+
+def _changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = _changed(value[path[0]], path[1:], new)
+    return copy
+
+
+@settings(RELAXED, max_examples=300)
+@given(data=st.data())
+def test_a_forger_who_fixes_the_hashes_still_meets_the_checks(data: st.DataObject, files: dict[str, bytes]) -> None:
+    """Any value of any JSON file replaced, with hashes and seal made right: refused, or still a well-formed pack."""
+    name = data.draw(st.sampled_from([n for n in sorted(files) if n.endswith(".json") and n != "manifest.json"]))
+    content = decode(files[name], name)
+    place = data.draw(st.sampled_from(_places(content)))
+    forged = _changed(content, place, data.draw(VALUES))
+    import json
+
+    raw = json.dumps(forged).encode()  # may hold NaN and huge integers
+    try:
+        pack = unpack(resealed({**files, name: raw}))
+    except PackError:
+        return
+    assert unpack(pack_files(pack)).tables == pack.tables
+
+
+# ----------------------------------------------------------------------------------------------------- directories
+
+
+def test_missing_file(write: Callable[..., Path], small_pack: Any) -> None:
+    for victim in ("manifest.json", "dispatch.json", f"kernels/{next(iter(small_pack.kernels))}.cubin"):
+        path = write(small_pack, f"{victim[:3]}.kpack")
+        (path / victim).unlink()
+        refused(path, "truncated")
+
+
+def test_extra_file_even_with_a_good_name(write: Callable[..., Path], small_pack: Any) -> None:
+    path = write(small_pack)
+    (path / "kernels" / f"{'a' * 64}.cubin").write_bytes(b"x")
+    refused(path, "does not list")
+
+
+@pytest.mark.parametrize("name", ["README", "kernels/x.cubin", "kernels/.cubin", "Manifest.json", "kernels/evil.py"])
+def test_extra_file_with_another_name(name: str, write: Callable[..., Path], small_pack: Any) -> None:
+    path = write(small_pack)
+    (path / name).write_bytes(b"x")
+    refused(path, "no pack has")
+
+
+def test_extra_folders_are_refused(write: Callable[..., Path], small_pack: Any) -> None:
+    path = write(small_pack)
+    (path / "kernels" / f"{'a' * 64}.cu").mkdir()
+    refused(path, "not a plain file")
+    shutil.rmtree(path / "kernels" / f"{'a' * 64}.cu")
+    (path / "more").mkdir()
+    refused(path, "no pack has")
+
+
+def test_renamed_kernel(write: Callable[..., Path], small_pack: Any) -> None:
+    path = write(small_pack)
+    sha = next(iter(small_pack.kernels))
+    (path / "kernels" / f"{sha}.cubin").rename(path / "kernels" / f"{'b' * 64}.cubin")
+    refused(path, "truncated")
+
+
+def test_swapped_kernels(write: Callable[..., Path], small_pack: Any) -> None:
+    path = write(small_pack)
+    one, two = sorted(small_pack.kernels)[:2]
+    a, b = (path / "kernels" / f"{sha}.cubin" for sha in (one, two))
+    contents = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(contents)
+    refused(path)
+
+
+def test_symbolic_links(write: Callable[..., Path], small_pack: Any, tmp_path: Path) -> None:
+    path = write(small_pack)
+    target = path / "dispatch.json"
+    (tmp_path / "elsewhere").write_bytes(target.read_bytes())
+    target.unlink()
+    target.symlink_to(tmp_path / "elsewhere")
+    refused(path, "symbolic link")
+    path = write(small_pack, "other.kpack")
+    (path / "kernels").rename(tmp_path / "kernels")
+    (path / "kernels").symlink_to(tmp_path / "kernels")
+    refused(path, "symbolic link")
+
+
+def test_nothing_there_and_not_a_pack(tmp_path: Path) -> None:
+    refused(tmp_path / "none.kpack", "no pack at")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "no pack")
+    refused(Path("/dev/null"), "neither")
+
+
+def test_caps(write: Callable[..., Path], small_pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(small_pack)
+    for name, value in (("MAX_FILES", 4), ("MAX_FILE", 100), ("MAX_TOTAL", 1000)):
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, name, value)
+            refused(path, "the most")
+
+
+# ------------------------------------------------------------------------------------------------------------- zips
+
+
+def other_zip(path: Path, members: list[tuple[Any, bytes]], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("../evil", "climbs out"), ("/etc/passwd", "absolute"), ("kernels/../../evil", "climbs out"),
+     ("C:\\x", "absolute"), ("..\\evil", "climbs out"), ("kernels/", "no pack has"), ("x.py", "no pack has")],
+)  # fmt: skip
+def test_hostile_member_names(name: str, word: str, files: dict[str, bytes], tmp_path: Path) -> None:
+    refused(other_zip(tmp_path / "p.zip", [*files.items(), (name, b"x")]), word)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_duplicate_members(files: dict[str, bytes], tmp_path: Path) -> None:
+    members = [*files.items(), ("dispatch.json", files["dispatch.json"])]
+    refused(other_zip(tmp_path / "p.zip", members), "twice")
+
+
+def test_zip_bomb_is_refused_before_it_inflates(files: dict[str, bytes], tmp_path: Path) -> None:
+    bomb = bytes(50 * 2**20)
+    path = other_zip(tmp_path / "p.zip", [*files.items(), (f"kernels/{'a' * 64}.cu", bomb)], zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**20
+    refused(path, "compressed")
+
+
+def test_symbolic_link_as_member(files: dict[str, bytes], tmp_path: Path) -> None:
+    info = zipfile.ZipInfo(f"kernels/{'a' * 64}.cu")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    refused(other_zip(tmp_path / "p.zip", [*files.items(), (info, b"/etc/passwd")]), "symbolic link")
+
+
+def test_a_zip_by_another_tool_says_so(files: dict[str, bytes], tmp_path: Path) -> None:
+    refused(other_zip(tmp_path / "p.zip", list(files.items())), "another tool")
+
+
+def test_a_size_that_lies(files: dict[str, bytes], tmp_path: Path) -> None:
+    raw = bytearray(zip_bytes(files))
+    where = raw.index(b"PK\x01\x02")
+    raw[where + 24 : where + 28] = struct.pack("<I", 2**31)
+    path = tmp_path / "p.zip"
+    path.write_bytes(raw)
+    refused(path)
+
+
+def test_our_zip_is_one_that_other_tools_read(files: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(io.BytesIO(zip_bytes(files))) as archive:
+        assert archive.testzip() is None
+        assert {n: archive.read(n) for n in archive.namelist()} == files
+
+
+# ------------------------------------------------------------------------------------------------------ the content
+
+
+def edited(files: dict[str, bytes], name: str, change: Callable[[Any], None]) -> dict[str, bytes]:
+    content = decode(files[name], name)
+    change(content)
+    return resealed({**files, name: encode(content)})
+
+
+def kernel_file(files: dict[str, bytes]) -> str:
+    return next(n for n in sorted(files) if n.endswith(".json") and n.startswith("kernels/"))
+
+
+def rejects(files: dict[str, bytes], *words: str) -> None:
+    with pytest.raises(PackError) as caught:
+        unpack(files)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_newer_schemas(files: dict[str, bytes]) -> None:
+    rejects(resealed(files, schema=2), "upgrade")
+    rejects(edited(files, "dispatch.json", lambda d: d.update(schema=2)), "upgrade")
+    rejects(edited(files, kernel_file(files), lambda d: d.update(schema=99)), "upgrade")
+    rejects(edited(files, kernel_file(files), lambda d: d["recipe"].update(schema=2)), "upgrade")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').system('true')", "m.__class__", "(lambda: 1)()", "[1 for x in m]", "m ** m", "1 << m",
+     "open('x')", "'a' * 9999999999 == 'b'", "'%999999999d' % m", "m m", "(" * 500 + "m" + ")" * 500, "x" * 3000,
+     "unknown + 1", "m // 0"],
+)  # fmt: skip
+def test_hostile_expressions_in_a_recipe(text: str, files: dict[str, bytes]) -> None:
+    name = kernel_file(files)
+    for change in (
+        lambda d: d["recipe"].update(grid=[text, "1", "1"]),
+        lambda d: d["recipe"].update(workspace=text),
+        lambda d: d["recipe"]["arguments"][3].update(expr=text),
+        lambda d: d["recipe"].update(preconditions=[{"expr": text, "text": "no"}]),
+    ):
+        rejects(edited(files, name, change))
+
+
+def test_recipes_out_of_range(files: dict[str, bytes]) -> None:
+    name = kernel_file(files)
+    for change in (
+        lambda d: d["recipe"].update(grid=["m * 99999999999", "1", "1"]),
+        lambda d: d["recipe"].update(grid=["0 - m", "1", "1"]),
+        lambda d: d["recipe"].update(workspace="m * 99999999999999"),
+        lambda d: d["recipe"].update(block=[2048, 1, 1]),
+        lambda d: d["recipe"].update(block=[True, 1, 1]),
+        lambda d: d["recipe"].update(entry="a b"),
+        lambda d: d["recipe"].update(dynamic_shared=2**30),
+        lambda d: d["recipe"].update(preconditions=[{"expr": "m < 1", "text": "m is too large"}]),
+        lambda d: d["recipe"].update(arguments=d["recipe"]["arguments"][1:]),
+        lambda d: d["recipe"]["arguments"].append({"kind": "pointer", "name": "q", "type": "", "expr": ""}),
+        lambda d: d["recipe"].update(constants={"n": 1}),
+        lambda d: d["recipe"].update(surprise=1),
+        lambda d: d.update(problem={"kind": []}),
+        lambda d: d.update(problem={**d["problem"], "dtype": "fp8"}),
+        lambda d: d["problem"].update(dtype="bf16", b_dtype="bf16"),
+        lambda d: d.update(arch="sm_80"),
+    ):
+        rejects(edited(files, name, change))
+
+
+def test_rows_that_do_not_fit(files: dict[str, bytes]) -> None:
+    def first(d: Any) -> Any:
+        return d["tables"][0]["rows"][0]
+
+    for change, word in (
+        (lambda d: first(d).update(kernel="c" * 64), "does not have"),
+        (lambda d: first(d).update(kernel="evil"), "neither"),
+        (lambda d: first(d).update(axes={"m": 1}), "axes"),
+        (lambda d: first(d)["axes"].update(m=[8, 4]), "neither a size"),
+        (lambda d: first(d)["axes"].update(m=0), "neither a size"),
+        (lambda d: first(d).update(points=[]), "no measurement"),
+        (lambda d: first(d)["points"][0].update(ratio=None), "estimate"),
+        (lambda d: first(d)["points"][0].update(us=-1.0), "positive"),
+        (lambda d: first(d)["points"][0]["axes"].update(m=63), "outside"),
+        (lambda d: first(d).update(layout="xx"), "no problem"),
+        (lambda d: first(d)["dtypes"].update(q="bf16"), "dtypes"),
+        (lambda d: first(d).update(more=1), "unknown fields"),
+        (lambda d: d["tables"][0].update(rows={}), "list"),
+    ):
+        rejects(edited(files, "dispatch.json", change), word)
+
+
+def test_numbers_that_are_none(files: dict[str, bytes]) -> None:
+    for number in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"99999999999999999999", b"9" * 5000):
+        raw = files["dispatch.json"].replace(b'"us": 10.0', b'"us": ' + number)
+        assert raw != files["dispatch.json"]
+        rejects(resealed({**files, "dispatch.json": raw}), "dispatch.json")
+
+
+@pytest.mark.parametrize("depth", [40, 100_000])
+def test_deep_json(depth: int, files: dict[str, bytes]) -> None:
+    raw = b"[" * depth + b"]" * depth
+    rejects(resealed({**files, "dispatch.json": raw}), "nested deeper")
+
+
+def test_a_key_given_twice(files: dict[str, bytes]) -> None:
+    raw = files["dispatch.json"].replace(b'{\n "schema": 1', b'{\n "schema": 1, "schema": 1', 1)
+    raw = raw if raw != files["dispatch.json"] else b'{"schema": 1, "schema": 1, "tables": []}'
+    rejects(resealed({**files, "dispatch.json": raw}), "twice")
+
+
+def test_read_files_gives_back_what_was_written(write: Callable[..., Path], small_pack: Any) -> None:
+    files = pack_files(small_pack)
+    assert read_files(write(small_pack)) == files
+    assert read_files(write(small_pack, "p.zip")) == files
