@@ -1,0 +1,254 @@
+"""The engine of a CUDA worker: proves and times one kernel after another in one process with one CUDA context."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from gemmtune.device.base import Job, Measurement, Outcome, Report, Verification
+from gemmtune.device.cuda.bench import Bench, estimate
+from gemmtune.device.cuda.info import check_index, gpu_of
+from gemmtune.device.cuda.nvml import Monitor
+from gemmtune.device.cuda.timing import (
+    BEATEN,
+    FINAL,
+    TRIAL,
+    Replay,
+    Series,
+    Stopwatch,
+    interleave,
+    launches_for,
+    measurement,
+    ratios,
+)
+from gemmtune.device.launch import LoadedKernel
+from gemmtune.device.statistics import median_interval
+from gemmtune.device.toolchain import require_cupy
+from gemmtune.space.errors import LaunchError
+from gemmtune.space.problem import Problem
+
+STEADY_SECONDS = 0.3
+"""Continuous work before the first sample of a problem, and after a long pause: clocks settle within it."""
+REWARM_SECONDS = 0.02
+IDLE_SECONDS = 2.0
+"""A pause after which the card has cooled."""
+SLOWEST = 3.0
+"""A first launch this many times slower than the best ends a trial."""
+UNSTABLE = 0.1
+"""Relative half-width of the ratio's interval above which, repeats spent, a time is no answer."""
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
+
+
+class CudaEngine:
+    """See :class:`gemmtune.device.child.Engine`.
+
+    Args:
+        index: the GPU, as CUDA numbers them.
+
+    Raises:
+        ToolchainError: CuPy, the driver or the GPU is missing.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        check_index(index)
+        cupy = require_cupy()
+        cupy.cuda.Device(index).use()
+        self.gpu = gpu_of(index)
+        self.spent = False
+        self._cupy = cupy
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._monitor = Monitor(cupy.cuda.runtime.deviceGetPCIBusId(index))
+        self._bench: Bench | None = None
+        self._busy_until = 0.0
+
+    def run(self, job: Job) -> Report:
+        """Prove and time one kernel."""
+        seconds: dict[str, float] = {}
+        with self._stream:
+            return replace(self._survive(lambda: self._run(job, seconds)), seconds=seconds)
+
+    def compare(self, jobs: list[Job]) -> list[Report]:
+        """Prove each, then time those that are right, with the baseline, in one round-robin for each problem."""
+        reports: list[Report] = []
+        with self._stream:
+            for _, group in groupby(jobs, key=lambda job: (job.problem.key, job.regime, job.cache)):
+                reports += self._compare(list(group))
+        return reports
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._drop()
+
+    # ------------------------------------------------------------------------------------------------ one kernel
+
+    def _run(self, job: Job, seconds: dict[str, float]) -> Report:
+        with _timed(seconds, "load"):
+            kernel = LoadedKernel(job.kernel.cubin, job.kernel.recipe)
+            bench = self._at(job.problem)
+        verification = None
+        if job.verify:
+            with _timed(seconds, "verify"):
+                verification = bench.prover.prove(kernel, job.seed)
+            if not verification.passed:
+                return Report(Outcome.WRONG, verification.detail, verification)
+        if not job.measure:
+            return Report(Outcome.CORRECT, verification=verification)
+        with _timed(seconds, "measure"):
+            return self._measure(job, kernel, bench, verification)
+
+    def _measure(self, job: Job, kernel: LoadedKernel, bench: Bench, verification: Verification | None) -> Report:
+        watch = Stopwatch(self._stream, job.regime, self._monitor)
+        calls = bench.calls(kernel, job.cache)
+        calls[0](self._stream.ptr)
+        first = watch.once(lambda: calls[0](self._stream.ptr))
+        if job.best_us is not None and first > SLOWEST * job.best_us + 20.0:
+            detail = (
+                f"The first launch took {first:.1f} us, over {SLOWEST:g} times the best so far, {job.best_us:.1f} us."
+            )
+            return Report(Outcome.ABANDONED, detail, verification, Measurement(first, first, first, samples=(first,)))
+        baseline = Series(bench.baseline(job.cache, watch))
+        us = estimate(calls, watch, 3 if first < 10_000 else 1)
+        ours = Series(Replay("kernel", calls, launches_for(us, len(calls)), self._stream))
+        self._warm(watch, bench, [ours.replay, baseline.replay])
+
+        def beaten() -> bool:
+            if job.best_ratio is None or len(ours.samples) < 4:
+                return False
+            return median_interval(ratios(ours, baseline)).high < BEATEN * job.best_ratio
+
+        interleave(watch, baseline, [ours], FINAL if job.effort == "final" else TRIAL, beaten)
+        self._busy_until = time.perf_counter()
+        measured = measurement(ours, baseline, watch)
+        if job.verify and (wrong := bench.prover.recheck()):
+            detail = f"Right when launched alone, but not after launches back to back: {wrong}"
+            return Report(Outcome.WRONG, detail, verification)
+        if beaten():
+            detail = (
+                f"At {measured.ratio:.3f} of the baseline it is clearly behind the best so far ({job.best_ratio:.3f})."
+            )
+            return Report(Outcome.ABANDONED, detail, verification, measured)
+        return _judged(verification, measured)
+
+    # -------------------------------------------------------------------------------------------- several kernels
+
+    def _compare(self, jobs: list[Job]) -> list[Report]:
+        reports: dict[int, Report] = {}
+        ready: dict[int, tuple[LoadedKernel, Verification | None]] = {}
+        for index, job in enumerate(jobs):
+            if self.spent:
+                reports[index] = Report(
+                    Outcome.INFRASTRUCTURE, "An earlier kernel of the comparison broke the CUDA context."
+                )
+                continue
+
+            def prepare(job: Job = job, index: int = index) -> Report:
+                kernel, bench, verification = (
+                    LoadedKernel(job.kernel.cubin, job.kernel.recipe),
+                    self._at(job.problem),
+                    None,
+                )
+                if job.verify:
+                    verification = bench.prover.prove(kernel, job.seed)
+                    if not verification.passed:
+                        return Report(Outcome.WRONG, verification.detail, verification)
+                ready[index] = kernel, verification
+                return Report(Outcome.CORRECT, verification=verification)
+
+            reports[index] = self._survive(prepare)
+        timed = [index for index in ready if jobs[index].measure]
+        if timed and not self.spent:
+
+            def measure() -> Report:
+                reports.update(self._race(jobs[timed[0]], {index: ready[index] for index in timed}))
+                return Report(Outcome.CORRECT)
+
+            failure = self._survive(measure)
+            if failure.outcome is not Outcome.CORRECT:
+                reports.update(dict.fromkeys(timed, failure))
+        return [reports[index] for index in range(len(jobs))]
+
+    def _race(self, job: Job, kernels: dict[int, tuple[LoadedKernel, Verification | None]]) -> dict[int, Report]:
+        """Time kernels of one problem with the baseline; the first job says how."""
+        bench = self._at(job.problem)
+        watch = Stopwatch(self._stream, job.regime, self._monitor)
+        baseline = Series(bench.baseline(job.cache, watch))
+        series: dict[int, Series] = {}
+        for index, (kernel, _) in kernels.items():
+            calls = bench.calls(kernel, job.cache)
+            us = estimate(calls, watch, 1)
+            us = estimate(calls, watch, 3 if us < 10_000 else 1)
+            series[index] = Series(Replay(f"kernel {index}", calls, launches_for(us, len(calls)), self._stream))
+        self._warm(watch, bench, [*(s.replay for s in series.values()), baseline.replay])
+        interleave(watch, baseline, list(series.values()), replace(FINAL, seconds=FINAL.seconds * (1 + len(series))))
+        self._busy_until = time.perf_counter()
+        return {index: _judged(kernels[index][1], measurement(s, baseline, watch)) for index, s in series.items()}
+
+    # -------------------------------------------------------------------------------------------------- internals
+
+    def _at(self, problem: Problem) -> Bench:
+        if self._bench is None or self._bench.problem.key != problem.key:
+            self._drop()
+            self._bench = Bench(problem, self.gpu, self._stream)
+        return self._bench
+
+    def _drop(self) -> None:
+        self._bench = None
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def _warm(self, watch: Stopwatch, bench: Bench, replays: list[Replay]) -> None:
+        cool = not bench.warm or time.perf_counter() - self._busy_until > IDLE_SECONDS
+        watch.warm(replays, STEADY_SECONDS if cool else REWARM_SECONDS)
+        bench.warm = True
+
+    def _survive(self, action: Callable[[], Report]) -> Report:
+        """What ``action`` reports, or what its CUDA error means; a lost context marks this engine spent."""
+        try:
+            return action()
+        except MemoryError as error:
+            self._drop()
+            return Report(Outcome.OUT_OF_MEMORY, f"The GPU has too little memory for this problem: {error}")
+        except (LaunchError, RuntimeError) as error:
+            cause = error.__cause__ if isinstance(error, LaunchError) else error
+            status = getattr(cause, "status", None)
+            if self._lost():
+                self.spent = True
+                return Report(Outcome.LAUNCH, f"The kernel died while it ran: {error}")
+            if status == _OUT_OF_MEMORY:
+                self._drop()
+                return Report(Outcome.OUT_OF_MEMORY, f"The GPU has too little memory for this problem: {error}")
+            if isinstance(error, LaunchError) or status is not None:
+                return Report(Outcome.LAUNCH, str(error))
+            raise
+
+    def _lost(self) -> bool:
+        """Whether the context no longer answers."""
+        try:
+            self._stream.synchronize()
+            self._cupy.cuda.runtime.deviceSynchronize()
+        except RuntimeError:
+            return True
+        return False
+
+
+def _judged(verification: Verification | None, measured: Measurement) -> Report:
+    assert measured.ratio is not None  # noqa: S101 - every interleaved measurement has one
+    assert measured.ratio_low is not None  # noqa: S101
+    assert measured.ratio_high is not None  # noqa: S101
+    spread = (measured.ratio_high - measured.ratio_low) / 2 / measured.ratio
+    if spread > UNSTABLE:
+        detail = f"Its ratio to the baseline varies by {100 * spread:.0f} % over {len(measured.samples)} samples."
+        return Report(Outcome.UNSTABLE, detail, verification, measured)
+    return Report(Outcome.CORRECT, "", verification, measured)
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[Any]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = time.perf_counter() - start

@@ -1,0 +1,188 @@
+"""Timing: CUDA graphs of launches that rotate over operand copies, in rounds that interleave everything compared.
+
+A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike; one
+event stands between graphs. Graphs last about 2.5 ms, so that what starting one costs does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gemmtune.device.base import Measurement, Regime
+from gemmtune.device.cuda.nvml import Monitor
+from gemmtune.device.statistics import median_interval
+from gemmtune.device.toolchain import require_cupy
+
+GRAPH_US = 2500.0
+"""How long a graph should run."""
+LONGEST_GRAPH_US = 30_000.0
+MOST_LAUNCHES = 4096
+TIGHT = 0.005
+"""Half-width of the ratio's interval, relative, at which repeating stops."""
+BEATEN = 0.33
+"""A kernel whose ratio surely lies below this fraction of the best one's is abandoned."""
+BURST_IDLE = 0.08
+"""Seconds of idling before each sample of the burst regime, in which the card's power budget recovers."""
+
+
+def launches_for(us: float, copies: int) -> int:
+    """Launches of a graph: about :data:`GRAPH_US` long, whole turns of the rotation unless that would take too long."""
+    wanted = max(1, round(GRAPH_US / max(us, 0.5)))
+    turns = max(copies, -(-wanted // copies) * copies)
+    if turns > MOST_LAUNCHES or turns * us > LONGEST_GRAPH_US:
+        return max(1, min(wanted if turns > MOST_LAUNCHES else turns, MOST_LAUNCHES, int(LONGEST_GRAPH_US / us)))
+    return turns
+
+
+class Replay:
+    """A graph of ``launches`` launches, ``calls`` in turn; what they set up must be set up already."""
+
+    def __init__(self, name: str, calls: Sequence[Callable[[int], None]], launches: int, stream: Any) -> None:
+        self.name = name
+        self.launches = launches
+        stream.begin_capture()
+        try:
+            for index in range(launches):
+                calls[index % len(calls)](stream.ptr)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # what invalidated the capture is the error to report
+                stream.end_capture()
+            raise
+        self._graph = stream.end_capture()
+        self._graph.upload(stream)
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue one replay."""
+        self._graph.launch(stream)
+
+
+@dataclass
+class Series:
+    """The samples of one thing timed, in microseconds a launch."""
+
+    replay: Replay
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to go on: ratios at least and at most, and seconds in all."""
+
+    fewest: int
+    most: int
+    seconds: float
+
+
+TRIAL = Plan(6, 12, 0.12)
+FINAL = Plan(12, 40, 1.5)
+
+
+class Stopwatch:
+    """Times replays on one stream.
+
+    Args:
+        stream: CuPy stream.
+        regime: ``sustained``: samples follow each other without a pause; ``burst``: each after an idle while.
+        monitor: reads clocks during the run, where there is one.
+    """
+
+    def __init__(self, stream: Any, regime: Regime, monitor: Monitor | None) -> None:
+        self._stream = stream
+        self._regime = regime
+        self._monitor = monitor
+        self._events = [require_cupy().cuda.Event() for _ in range(2)]
+        self.clock_mhz: float | None = None
+        self.throttle = ""
+
+    def once(self, action: Callable[[], None]) -> float:
+        """Microseconds of whatever ``action`` enqueues."""
+        start, end = self._grown(2)[:2]
+        start.record(self._stream)
+        action()
+        end.record(self._stream)
+        end.synchronize()
+        return float(require_cupy().cuda.get_elapsed_time(start, end)) * 1e3
+
+    def warm(self, replays: Sequence[Replay], seconds: float) -> None:
+        """Keep the GPU busy for about ``seconds``; in the burst regime, run each once."""
+        if self._regime == "burst":
+            seconds = 0.0
+        for replay in replays:
+            replay.launch(self._stream)
+        self._stream.synchronize()
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for replay in replays:
+                replay.launch(self._stream)
+            self._stream.synchronize()
+
+    def round(self, series: Sequence[Series]) -> None:
+        """One sample of each there, one back."""
+        order = [*series, *reversed(series)]
+        if self._regime == "burst":
+            for item in order:
+                self._stream.synchronize()
+                time.sleep(BURST_IDLE)
+                us = self.once(partial(item.replay.launch, self._stream))
+                item.samples.append(us / item.replay.launches)
+                self._read_clock()
+            return
+        events = self._grown(len(order) + 1)
+        events[0].record(self._stream)
+        for item, event in zip(order, events[1:], strict=False):
+            item.replay.launch(self._stream)
+            event.record(self._stream)
+        self._read_clock()  # while the GPU is busy
+        last = events[len(order)]
+        last.synchronize()
+        elapsed = require_cupy().cuda.get_elapsed_time
+        for index, item in enumerate(order):
+            item.samples.append(float(elapsed(events[index], events[index + 1])) * 1e3 / item.replay.launches)
+
+    def _grown(self, count: int) -> list[Any]:
+        while len(self._events) < count:
+            self._events.append(require_cupy().cuda.Event())
+        return self._events
+
+    def _read_clock(self) -> None:
+        if self._monitor is not None:
+            self.clock_mhz = self._monitor.clock_mhz()
+            self.throttle = self._monitor.throttle()
+
+
+def interleave(
+    watch: Stopwatch, baseline: Series, kernels: Sequence[Series], plan: Plan, stop: Callable[[], bool] = lambda: False
+) -> None:
+    """Rounds of everything until every ratio is tight, ``stop()`` says so, or the plan is used up."""
+    end = time.perf_counter() + plan.seconds
+    while True:
+        watch.round([*kernels, baseline])
+        count = len(baseline.samples)
+        if stop() or count >= plan.most:
+            return
+        if count >= plan.fewest and (
+            time.perf_counter() > end or all(median_interval(ratios(k, baseline)).spread <= TIGHT for k in kernels)
+        ):
+            return
+
+
+def ratios(kernel: Series, baseline: Series) -> list[float]:
+    """Baseline time over kernel time, sample by sample: each pair is of one half round."""
+    return [b / k for b, k in zip(baseline.samples, kernel.samples, strict=True)]
+
+
+def measurement(kernel: Series, baseline: Series, watch: Stopwatch) -> Measurement:
+    """Medians and intervals of a kernel's samples and of its ratios."""
+    ours, ratio = median_interval(kernel.samples), median_interval(ratios(kernel, baseline))
+    return Measurement(
+        us=ours.median, us_low=ours.low, us_high=ours.high,
+        baseline_us=median_interval(baseline.samples).median,
+        ratio=ratio.median, ratio_low=ratio.low, ratio_high=ratio.high,
+        samples=tuple(kernel.samples), baseline_samples=tuple(baseline.samples),
+        clock_mhz=watch.clock_mhz, throttle=watch.throttle,
+    )  # fmt: skip
