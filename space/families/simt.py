@@ -130,6 +130,17 @@ class Simt(Family):
             "{min_blocks} blocks of {threads} threads leave {register_limit} each",
         ),
         Constraint(
+            "occupancy",
+            "min_blocks == 1 or register_limit < registers_per_thread",
+            "{min_blocks} blocks of {threads} threads fit an SM with all the registers a thread can have, so that "
+            "min_blocks=1 asks for the same",
+        ),
+        Constraint(
+            "raster",
+            "group == 1 or group <= ceil_div(m, bm)",
+            "{group} tile rows were to be walked together, but {m} rows make fewer of {bm} each",
+        ),
+        Constraint(
             "bank_layout",
             "conflict_a <= 4 and conflict_b <= 4",
             "transposing stores would meet {conflict_a} (A) and {conflict_b} (B) at a time in one shared-memory bank: "
@@ -162,7 +173,7 @@ class Simt(Family):
             Parameter("pad", (0,) if gemm.layout == "tn" else (0, 4, 8), "fp32 elements of padding a transposed row"),
             Parameter("unroll", (2, 4, 8, 16), "k steps unrolled"),
             Parameter("buffers", (1, 2), "shared buffers; with 2, the next k tile travels through registers meanwhile"),
-            Parameter("min_blocks", (1, 2, 3, 4), "blocks an SM that registers must leave room for"),
+            Parameter("min_blocks", (1, 2, 3, 4, 6, 8), "blocks an SM that registers must leave room for"),
             Parameter("group", (1, 4, 8, 16), "tile rows walked together"),
         )
 
