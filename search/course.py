@@ -1,10 +1,4 @@
-"""The course of a study: propose in fixed batches, compile ahead, run in order, record each trial.
-
-Batches of :data:`BATCH` are proposed :data:`AHEAD` batches ahead of the device, whatever machine this is: batch b is
-chosen from the results of batches up to b - AHEAD - 1, so that 8 to 12 kernels are being compiled or wait while one
-runs. The rhythm of ``propose`` and ``observe`` is therefore a constant, and a study that is started again replays it
-over the recorded trials: its strategy ends up where it was, and goes on as if nothing had happened.
-"""
+"""The course of a study: propose in a fixed rhythm, compile ahead, run in order, record each trial."""
 
 from __future__ import annotations
 
@@ -16,14 +10,13 @@ from gemmtune.db import Study, TrialRecord, TrialResult
 from gemmtune.device.base import Device, Outcome
 from gemmtune.search.events import Observer
 from gemmtune.search.ranking import best_first, objective
+from gemmtune.search.rhythm import AHEAD, BATCH, Rhythm
 from gemmtune.search.strategy import Result, Strategy, make_strategy
 from gemmtune.search.trial import Prepared, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ConfigurationError, DatabaseError, ToolchainError
 from gemmtune.space.space import Space
 
-BATCH = 4
-AHEAD = 2
 DEAD_DEVICE = 8
 """Trials in a row that fail for reasons of the machine, not the kernel, before the study gives up."""
 
@@ -140,33 +133,40 @@ class Course:
     # -------------------------------------------------------------------------------------------------- the rhythm
 
     def _follow(self, strategy: Strategy) -> None:
-        while True:
-            while len(self._batches) <= AHEAD:
-                batch = self._propose(strategy)
-                if not batch:
-                    break
-                self._batches.append(batch)
-            if not self._batches:
-                return
-            results = []
-            for slot in self._batches[0]:
-                if self._late:
-                    return
-                results.append(_result(slot.index, slot.record or self._try(slot)))
-            strategy.observe(results)
-            self._batches.popleft()
+        with Rhythm(strategy) as rhythm:
+            for _ in range(AHEAD + 1):
+                self._ask(rhythm, [])
+            while self._next_batch(rhythm):
+                results = []
+                for slot in self._batches[0]:
+                    if self._late:
+                        return
+                    results.append(_result(slot.index, slot.record or self._try(slot)))
+                    self._take(rhythm, wait=False)
+                self._batches.popleft()
+                self._ask(rhythm, results)
 
     @property
     def _late(self) -> bool:
         return self.plan.deadline is not None and time.monotonic() >= self.plan.deadline
 
-    def _propose(self, strategy: Strategy) -> list[_Slot]:
-        """The next batch, claimed and compiling; empty where budget, time or space are used up."""
+    def _ask(self, rhythm: Rhythm, results: list[Result]) -> None:
+        """Ask for the next batch, chosen with ``results`` known; nothing where budget or time are used up."""
         n = min(BATCH, self.plan.budget - self._planned)
-        if n <= 0 or self._late:
-            return []
+        if n > 0 and not self._late:
+            self._planned += n
+            rhythm.ask(n, results)
+
+    def _next_batch(self, rhythm: Rhythm) -> bool:
+        """Wait until there is a batch to run; False where none will come."""
+        while not self._batches and rhythm.coming:
+            self._take(rhythm, wait=True)
+        return bool(self._batches)
+
+    def _take(self, rhythm: Rhythm, *, wait: bool) -> None:
+        """Claim the next proposal, where it is ready, and have it compiled."""
         batch = []
-        for index in strategy.propose(n):
+        for index in rhythm.take(wait=wait) or ():
             slot = _Slot(self._next_number, index, self._recorded.get(self._next_number))
             configuration = self.space[index]
             if slot.record is None:
@@ -175,9 +175,9 @@ class Course:
             elif slot.record.configuration_key != configuration.key:
                 raise _DivergedError
             self._next_number += 1
-            self._planned += 1
             batch.append(slot)
-        return batch
+        if batch:
+            self._batches.append(batch)
 
     def _try(self, slot: _Slot) -> TrialRecord:
         """Run one claimed trial and record it."""

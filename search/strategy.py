@@ -1,7 +1,7 @@
 """The one interface of every strategy: propose a batch of configurations, observe what became of them.
 
 A strategy is a pure function of its seed, the space, and the sequence of its calls. A study calls it in a fixed rhythm
-(:mod:`gemmtune.search.course`), so that replaying the recorded results of a killed study brings its strategy back to
+(:mod:`gemmtune.search.rhythm`), so that replaying the recorded results of a killed study brings its strategy back to
 where it was.
 """
 

@@ -14,6 +14,7 @@ from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.codegen.render import template_hash
 from gemmtune.db import History, StudySpec, TrialRecord
+from gemmtune.device import open_device
 from gemmtune.device.base import Cache, Device, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
@@ -145,8 +146,6 @@ def opened(device: Device | str | None, stack: ExitStack) -> Device:
     """The device itself, or the one of that name, which ``stack`` then closes."""
     if device is not None and not isinstance(device, str):
         return device
-    from gemmtune.device import open_device
-
     found = open_device(device)
     stack.callback(found.close)
     return found

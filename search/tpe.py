@@ -42,7 +42,7 @@ class Tpe(Strategy):
         self._trials: dict[int, Trial] = {}
         self._asked: Trial | None = None
         with _quiet():
-            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
+            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=len(self._names) > 1)
             self._study = optuna.create_study(sampler=sampler)
 
     def _next(self) -> int:
@@ -63,18 +63,17 @@ class Tpe(Strategy):
 
     def _ask(self) -> int | None:
         """One proposal of Optuna's; None where it was invalid or seen, and Optuna told so."""
-        with _quiet():
-            trial = self._study.ask()
-            configuration = self._suggest(trial)
-            try:
-                index = self.space.index(configuration)
-            except ConfigurationError:
-                trial.set_constraint("valid", 1.0)
-                self._study.tell(trial, HOPELESS)
-                return None
-            if index in self.seen:
-                self._study.tell(trial, state=TrialState.FAIL)
-                return None
+        trial = self._study.ask()
+        configuration = self._suggest(trial)
+        try:
+            index = self.space.index(configuration)
+        except ConfigurationError:
+            trial.set_constraint("valid", 1.0)
+            self._study.tell(trial, HOPELESS)
+            return None
+        if index in self.seen:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return None
         self._asked = trial
         return index
 
@@ -95,27 +94,25 @@ class Tpe(Strategy):
         if trial is None:  # not of Optuna's making: have it ask for just this one
             configuration = self.space[index]
             fixed = {f"{configuration.family}.{name}": value for name, value in configuration.items()}
-            with _quiet():
-                self._study.enqueue_trial({"family": configuration.family, **fixed})
-                trial = self._study.ask()
-                self._suggest(trial)
+            self._study.enqueue_trial({"family": configuration.family, **fixed})
+            trial = self._study.ask()
+            self._suggest(trial)
         self._trials[index] = trial
 
     def _learn(self, result: Result) -> None:
         trial = self._trials.pop(result.index)
-        with _quiet():
-            if result.objective is not None:
-                self._study.tell(trial, result.objective)
-            elif result.outcome == "infrastructure":  # says nothing about the configuration
-                self._study.tell(trial, state=TrialState.FAIL)
-            else:
-                trial.set_constraint(result.outcome, 1.0)
-                self._study.tell(trial, HOPELESS)
+        if result.objective is not None:
+            self._study.tell(trial, result.objective)
+        elif result.outcome == "infrastructure":  # says nothing about the configuration
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            trial.set_constraint(result.outcome, 1.0)
+            self._study.tell(trial, HOPELESS)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna without its log lines and warnings, and without a trace in the settings of the host program."""
+    """Optuna without its log line and warning on creation; the host program's settings stay as they were."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

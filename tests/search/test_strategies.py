@@ -138,7 +138,7 @@ def test_tpe_beats_random_on_a_landscape_with_structure(space, time_of):
     assert sum(best("tpe", s) for s in seeds) < sum(best("random", s) for s in seeds)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1), bad=st.sets(st.integers(0, 59), max_size=30), batch=st.integers(1, 9))
 def test_whatever_the_results_tpe_never_repeats_itself(space, time_of, seed, bad, batch):
     strategy = make_strategy("tpe", space, seed, 60)

@@ -1,0 +1,57 @@
+"""The rhythm in which a study calls its strategy: fixed batches, a fixed number of them ahead of the device.
+
+Batch b is chosen from the results of batches up to b - AHEAD - 1, whatever machine this is, so that 8 to 12 kernels are
+being compiled or wait while one runs. Since the sequence of calls is a constant, a study that is started again
+replays it over the recorded trials, and its strategy ends up where it was.
+
+The calls are made by a thread: a proposal takes tens of milliseconds, which pass while the device is busy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from gemmtune.search.strategy import Result, Strategy
+
+BATCH = 4
+AHEAD = 2
+
+
+class Rhythm:
+    """A strategy and the thread that calls it, one call after another, in the order they were asked for."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._thread = ThreadPoolExecutor(1, "gemmtune-strategy")
+        self._coming: deque[Future[list[int]]] = deque()
+
+    def ask(self, n: int, results: Sequence[Result] = ()) -> None:
+        """Have the strategy observe ``results``, then propose ``n`` configurations."""
+        self._coming.append(self._thread.submit(self._step, n, tuple(results)))
+
+    @property
+    def coming(self) -> bool:
+        """Whether there is a proposal still to be taken."""
+        return bool(self._coming)
+
+    def take(self, *, wait: bool) -> list[int] | None:
+        """The next proposal; None where there is none, or it is not ready and ``wait`` is false."""
+        if not self._coming or not (wait or self._coming[0].done()):
+            return None
+        return self._coming.popleft().result()
+
+    def _step(self, n: int, results: tuple[Result, ...]) -> list[int]:
+        if results:
+            self._strategy.observe(results)
+        return self._strategy.propose(n)
+
+    def __enter__(self) -> Rhythm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
