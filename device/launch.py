@@ -104,7 +104,7 @@ class PreparedLaunch:
         for index, argument in enumerate(recipe.arguments):
             word = 0
             if argument.kind == "pointer":
-                word = _address(recipe, argument.name, pointers)
+                word = pointers[argument.name]
                 slots.append((argument.name, index))
             elif argument.kind == "scalar":
                 word = scalar_word(argument, _value(recipe, argument, env))
@@ -222,11 +222,15 @@ class LoadedKernel:
         Raises:
             LaunchError: a precondition does not hold, an argument is missing or out of range, or the grid is.
         """
+        for argument in self.recipe.arguments:
+            if argument.kind == "pointer":
+                _check_address(self.recipe, argument.name, pointers.get(argument.name))
+        pointers = {name: address for name, address in pointers.items() if isinstance(address, int)}
         bound = {**env, **{f"ptr_{name}": address for name, address in pointers.items()}}
         reason = self.recipe.unmet(bound)
         if reason is None:  # at addresses that differ beyond POINTER_BITS the answer must be the same
-            shifted = {name: address + POINTER_BITS + 1 for name, address in pointers.items()}
-            reason = self.recipe.unmet({**bound, **{f"ptr_{name}": address for name, address in shifted.items()}})
+            further = {f"ptr_{name}": address + POINTER_BITS + 1 for name, address in pointers.items()}
+            reason = self.recipe.unmet({**bound, **further})
         if reason is not None:
             raise LaunchError(f"Kernel {self.recipe.entry} cannot serve this call: {reason}.")
         return PreparedLaunch(self, bound, pointers)
@@ -263,11 +267,9 @@ def _size(recipe: LaunchRecipe, which: str, env: Mapping[str, Any]) -> int:
     return size
 
 
-def _address(recipe: LaunchRecipe, name: str, pointers: Mapping[str, int]) -> int:
-    address = pointers.get(name)
+def _check_address(recipe: LaunchRecipe, name: str, address: object) -> None:
     if not isinstance(address, int) or not 0 < address < 2**63:
         raise LaunchError(f"Kernel {recipe.entry} needs the address of {name}, but got {address!r}.")
-    return address
 
 
 def _value(recipe: LaunchRecipe, argument: Argument, env: Mapping[str, Any]) -> Any:
