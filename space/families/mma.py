@@ -153,8 +153,8 @@ class Mma(Family):
         ),
         Constraint(
             "raster",
-            "group == 1 or group < 2 * ceil_div(m, bm)",
-            "groups of {group} tile rows reach past the {m} rows of the output, cut into tiles of {bm}",
+            "group == 1 or ceil_div(m, bm) > (1 if group == 4 else group // 2)",
+            "groups of {group} tile rows walk the {m} rows of the output, cut into tiles of {bm}, as smaller groups do",
         ),
     )
 
