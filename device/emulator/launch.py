@@ -224,9 +224,15 @@ class Buffer:
 
 
 class KernelLibrary:
-    """A loaded kernel; :meth:`close` unloads it, so that one process may run any number of them."""
+    """A loaded kernel; :meth:`close` unloads it, so that one process may run any number of them.
 
-    def __init__(self, path: Path) -> None:
+    ``symbol`` is another than the library's own entry where its source exports several (``EMU_EXPORT``).
+
+    Raises:
+        LaunchError: the library cannot be loaded.
+    """
+
+    def __init__(self, path: Path, symbol: str = "emu_entry") -> None:
         core()
         try:
             self._library: ctypes.CDLL | None = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
@@ -234,7 +240,7 @@ class KernelLibrary:
             raise LaunchError(f"The emulated kernel {path.name} cannot be loaded: {error}.") from None
         for name in ("emu_shared_begin", "emu_shared_end"):
             getattr(self._library, name).restype = ctypes.c_void_p
-        self.entry: int = ctypes.cast(self._library.emu_entry, ctypes.c_void_p).value or 0
+        self.entry: int = ctypes.cast(self._library[symbol], ctypes.c_void_p).value or 0
         self.static_begin: int = self._library.emu_shared_begin() or 0
         self.static_bytes: int = (self._library.emu_shared_end() or 0) - self.static_begin
 

@@ -1,7 +1,7 @@
-"""The emulator's intrinsics against what an H200 answered, once recorded (record.py) and committed.
+"""The emulator's intrinsics against what an H200 answered (h200.json.gz, made by record.py).
 
 Data movement, conversions and counters must agree bit for bit. mma sums in fp32 in an order, and with a truncation,
-that are the hardware's: those must agree within K units of 2**-23 of the sum of the magnitudes.
+that are the hardware's: those must agree within 4 units of 2**-23 of the sum of the magnitudes (1.9 was seen).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,17 @@ def _vectors() -> Any:
 CASES = {case.name: case for case in _vectors().cases()}
 
 
+@lru_cache(maxsize=1)
+def _library() -> Path:
+    """All golden kernels in one library, each under a symbol of its own."""
+    entries = sorted({case.entry for case in CASES.values()})
+    exports = "\n".join(f"EMU_EXPORT(call_{entry}, {entry})" for entry in entries)
+    return build_kernel((HERE / "golden_kernels.cu").read_text() + exports, entries[0])
+
+
 def emulate(case: Any, schedule: Any) -> dict[str, np.ndarray]:
     """The outputs of one case in the emulator."""
-    library = KernelLibrary(build_kernel((HERE / "golden_kernels.cu").read_text(), case.entry))
+    library = KernelLibrary(_library(), f"call_{case.entry}")
     buffers = [
         Buffer(name, array.nbytes, writable=name in case.outputs, at_end=schedule.at_end)
         for name, array in case.arrays.items()
@@ -110,7 +119,7 @@ def widen(words: np.ndarray, half: int, kind: str) -> np.ndarray:
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
     if not RECORD.exists():
-        pytest.skip("tests/golden/h200.json.gz is not recorded yet: run tests/golden/record.py on an H200")
+        pytest.skip("tests/golden/h200.json.gz is missing: run tests/golden/record.py on an H200")
     data = json.loads(gzip.decompress(RECORD.read_bytes()))
     assert data["schema"] == 1
     return {case["name"]: case for case in data["cases"]}
@@ -136,8 +145,8 @@ def test_emulator_agrees_with_the_gpu(name: str, record: dict[str, Any]) -> None
             continue
         scale = mma_scale(case)
         finite = np.isfinite(scale)
-        error = np.abs(mine[key].astype(np.float64) - theirs.astype(np.float64))[finite]
-        assert (error <= case.tags["k"] * 2.0**-23 * scale[finite]).all()
+        error = np.abs(mine[key][finite].astype(np.float64) - theirs[finite])
+        assert (error <= 4 * 2.0**-23 * scale[finite]).all()
         both_nan = np.isnan(mine[key]) & np.isnan(theirs)
         assert (both_nan | (mine[key] == theirs))[~finite].all()
 

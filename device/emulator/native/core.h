@@ -43,8 +43,9 @@ struct Thread : Fiber {
   std::vector<size_t> groups;      // end of each committed group in `copies`
   u64 warp_sync_tick = 0;          // race.cpp: the last warp barrier and who took part
   u32 warp_sync_mask = 0;
-  u64 store_tick = 0;              // race.cpp: the last global store not yet followed by a fence
+  u64 store_tick = 0;              // race.cpp: the last global store, and whether a fence came after it
   int store_line = 0;
+  bool store_fenced = false;
   u64 fence_tick = 0;
 };
 

@@ -62,8 +62,7 @@ void observe(const void* p, u32 bytes, Access access, int line) {
 }
 
 u32 atomic_increment(u32* p, u32 last, int line) {
-  global_access(p, 4, 4, GLOBAL_WRITE, line);
-  me()->store_tick = 0;  // the increment is itself what is published
+  global_access(p, 4, 4, GLOBAL_READ, line);  // as a store it would be among what it publishes
   if (state.race_checks) race_publish(line);
   const u32 old = *p;
   *p = old >= last ? 0 : old + 1;

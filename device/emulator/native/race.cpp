@@ -26,14 +26,17 @@ Stamp stamp(u64 tick, int line, bool in_flight = false) {
 u64 tick_of(Stamp s) { return s >> 27; }
 int line_of(Stamp s) { return (int)(s >> 11 & 0xffff); }
 u32 thread_of(Stamp s) { return (u32)(s >> 1 & 1023); }
-bool in_flight(Stamp s) { return s & 1; }
 
 struct Granule { Stamp write, reads[2]; };
 
 std::vector<Granule> granules;  // covers dynamic, then static shared memory
 int shift = 2;                  // log2 of a granule's bytes
 u64 now = 1;                    // never reset: what an earlier block left is ordered before everything
-u64 block_tick = 0;             // when the last block barrier completed
+u64 begin_tick = 0;             // when the block began
+u64 block_tick = 0;             // when the last block barrier completed, or the block began
+
+// A copy stays in flight across barriers, until it is waited for; one that an earlier block never waited for is over.
+bool in_flight(Stamp s) { return (s & 1) && tick_of(s) >= begin_tick; }
 
 bool ordered(Stamp before) {
   if (!before || tick_of(before) < block_tick) return true;
@@ -73,7 +76,7 @@ void note_read(Granule& g, Stamp mine) {
 }
 
 void note_write(Granule& g, Stamp mine, i64 index, const char* verb, int line) {
-  if (in_flight(g.write) && tick_of(g.write) >= block_tick) report(g.write, "", verb, index, line);
+  if (in_flight(g.write)) report(g.write, "", verb, index, line);
   if (!ordered(g.write)) report(g.write, "wrote", verb, index, line);
   for (const Stamp read : g.reads)
     if (!ordered(read)) report(read, "read", verb, index, line);
@@ -89,7 +92,7 @@ void prepare(i64 offset, u32 bytes) {
 
 void race_begin_block() {
   if (granules.empty()) granules.resize((size_t)(2 * SHARED_MAP) >> shift);
-  block_tick = ++now;
+  begin_tick = block_tick = ++now;
 }
 
 void race_access(i64 offset, u32 bytes, bool write, int line) {
@@ -131,14 +134,25 @@ void race_warp_synced(u32 warp, u32 mask) {
 }
 
 // ---- publishing through a counter
+namespace {
+
+struct { u64 tick; u32 thread; int line; } published;
+
+}  // namespace
+
 void race_global_store(int line) {
-  me()->store_tick = now;
-  me()->store_line = line;
+  Thread& self = *me();
+  if (published.tick >= block_tick && published.thread != self.index)
+    fail("race", "line %d stores what atomic_inc of thread %u in line %d has published already, with no barrier between", line,
+         published.thread, published.line);
+  self.store_tick = now;
+  self.store_line = line;
+  self.store_fenced = false;
 }
 
 void fence_device() {
-  me()->store_tick = 0;
-  me()->fence_tick = now;
+  me()->store_fenced = true;
+  me()->fence_tick = ++now;
 }
 
 void race_publish(int line) {
@@ -148,9 +162,11 @@ void race_publish(int line) {
     if (!other.store_tick) continue;
     if (i != self.index && other.store_tick >= block_tick)
       fail("race", "atomic_inc in line %d publishes what thread %u stores in line %d, with no barrier between", line, i, other.store_line);
-    if (self.fence_tick < block_tick || self.fence_tick < other.store_tick)
+    const bool fenced_here = self.fence_tick > block_tick && self.fence_tick > other.store_tick;
+    if (!other.store_fenced && !fenced_here)
       fail("race", "atomic_inc in line %d publishes what thread %u stores in line %d, with no fence_device between", line, i, other.store_line);
   }
+  published = {now, self.index, line};
 }
 
 }  // namespace emu

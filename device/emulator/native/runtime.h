@@ -103,8 +103,11 @@ template <class... A> static inline void call(void (*kernel)(A...), void** argum
 
 // The linker defines the ends of the section of __shared__ variables where there is one.
 extern "C" __attribute__((weak, visibility("hidden"))) u8 __start_emu_shared[], __stop_emu_shared[];
+// Exports a kernel under a symbol of its own.
+#define EMU_EXPORT(symbol, kernel) \
+  extern "C" __attribute__((visibility("default"))) void symbol(void** arguments) { emu::call(kernel, arguments); }
 // Appended to every kernel source: the three symbols that the launcher looks up.
-#define EMU_ENTRY(kernel)                                                                                   \
-  extern "C" __attribute__((visibility("default"))) void emu_entry(void** arguments) { emu::call(kernel, arguments); } \
-  extern "C" __attribute__((visibility("default"))) u8* emu_shared_begin() { return __start_emu_shared; }  \
+#define EMU_ENTRY(kernel)                                                                                  \
+  EMU_EXPORT(emu_entry, kernel)                                                                            \
+  extern "C" __attribute__((visibility("default"))) u8* emu_shared_begin() { return __start_emu_shared; } \
   extern "C" __attribute__((visibility("default"))) u8* emu_shared_end() { return __stop_emu_shared; }
