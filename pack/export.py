@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gemmtune import __version__
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
 from gemmtune.pack.format import PackData, bindings, check_launch, sha256, write_pack
@@ -231,6 +232,7 @@ class _Export:
             kernels=self.kernels,
             cubins={sha: c.cubin for sha, c in self.compiled.items()},
             sources={sha: c.source.text for sha, c in self.compiled.items()},
+            tool=__version__,
         )
 
 

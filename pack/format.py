@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmtune import __version__
 from gemmtune.pack.jsontext import Reader, decode, encode
 from gemmtune.pack.schema import (
     BASELINE,
@@ -44,13 +43,16 @@ MAX_WORKSPACE = 2**36
 
 @dataclass(frozen=True)
 class PackData:
-    """Everything a pack holds. ``cubins`` and ``sources`` are by the cubin's SHA-256, as ``kernels`` are."""
+    """Everything a pack holds. ``cubins`` and ``sources`` are by the cubin's SHA-256, as ``kernels`` are.
+
+    ``tool`` is the version of gemmtune that wrote it.
+    """
 
     tables: tuple[Table, ...]
     kernels: Mapping[str, Kernel]
     cubins: Mapping[str, bytes]
     sources: Mapping[str, str]
-    tool: str = __version__
+    tool: str = ""
     manifest_sha256: str = ""
 
 
