@@ -103,7 +103,7 @@ class Progress:
         if improved and self.best is not None:
             _say(f"  {self.done}/{self.budget}  new best {score(self.best)}  {self.best.configuration}")
         elif self.done % step == 0 or self.done == self.budget:
-            _say(f"  {self.done}/{self.budget}  {self.counts_text()}, {self.left_text()}")
+            _say(f"  {self.done}/{self.budget}  {outcomes_text(self.counts)}, {self.left_text()}")
 
     def _note(self, text: str) -> None:
         _say(f"  {text}")
@@ -112,13 +112,6 @@ class Progress:
         pass
 
     # ------------------------------------------------------------------------------------------------ texts
-
-    def counts_text(self) -> str:
-        """Outcomes by kind, the most frequent first."""
-        if not self.counts:
-            return "no outcome yet"
-        kinds = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
-        return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds)
 
     def seconds_left(self) -> float | None:
         """Of this study, by the pace of its trials and by the time limit; None while nothing is known."""
@@ -185,7 +178,7 @@ class LiveProgress(Progress):
             Text(self.stage or self.left_text(), style="dim"),
         )
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("outcomes", style="dim"), Text(self.counts_text()))
+        facts.add_row(Text("outcomes", style="dim"), Text(outcomes_text(self.counts)))
         facts.add_row(Text("best", style="dim"), Text("-" if self.best is None else score(self.best), style="bold"))
         if self.best is not None:
             facts.add_row("", Text(self.best.configuration, style="dim"))
@@ -204,18 +197,23 @@ def score(record: TrialRecord) -> str:
 
 def show_result(result: StudyResult) -> None:
     """One study's end: the table of its best, and a line on how it went."""
-    counts = ", ".join(
-        f"{n} {kind.replace('_', ' ')}" for kind, n in sorted(result.outcomes.items(), key=lambda i: -i[1])
-    )
     before = f", {result.resumed} of them before this run" if result.resumed else ""
     _say("")
     if result.best:
         columns, rows = best_table(result.best[:BEST], result.problem)
         marked = ", estimated" if result.estimated else ""
         output.show_table(columns, rows, f"Best of {result.problem.key}{marked}")
-    else:
+    elif result.trials:
         _say(f"{result.problem.key}: no right kernel was found.")
-    _say(f"{output.counted(result.trials, 'trial')} in {output.duration(result.seconds)}{before}: {counts or 'none'}.")
+    stopped = "Stopped by Ctrl-C after " if result.interrupted else ""
+    trials, seconds = output.counted(result.trials, "trial"), output.duration(result.seconds)
+    _say(f"{stopped}{trials} in {seconds}{before}: {outcomes_text(result.outcomes)}.")
+
+
+def outcomes_text(counts: Mapping[str, int]) -> str:
+    """``"38 correct, 2 wrong"``, the most frequent first."""
+    kinds = sorted(((n, kind) for kind, n in counts.items() if n), key=lambda item: (-item[0], item[1]))
+    return ", ".join(f"{n} {kind.replace('_', ' ')}" for n, kind in kinds) or "no outcome yet"
 
 
 def best_table(records: list[TrialRecord], problem: Problem) -> tuple[list[output.Column], list[list[str]]]:

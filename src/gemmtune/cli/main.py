@@ -64,6 +64,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
     try:
         result = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        if result == INTERRUPTED:  # typer turns Ctrl-C into this code by itself
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except GemmtuneError as error:
         _tell(str(error))

@@ -42,7 +42,7 @@ def best(
     from gemmtune.db import History
 
     with History(db) as history:
-        records = history.best(gpu=gpu, shape=shape, dtype=dtype, family=family, limit=limit)
+        records = history.best(gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, limit=limit)
     if kind != "table":
         output.show_data([trial_data(r) for r in records], kind)
         return
@@ -85,7 +85,7 @@ def trials(
 
     with History(db) as history:
         records = history.trials(
-            gpu=gpu, shape=shape, dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
+            gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
         )
     if kind != "table":
         output.show_data([trial_data(r) for r in records], kind)
@@ -133,7 +133,7 @@ def failures(
 
     with History(db) as history:
         groups = history.failures(
-            gpu=gpu, shape=shape, dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
+            gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
         )
     if kind != "table":
         output.show_data([{"count": g.count, "pattern": g.pattern, **trial_data(g.example)} for g in groups], kind)
@@ -171,7 +171,7 @@ def studies(
     from gemmtune.db import History
 
     with History(db) as history:
-        records = history.studies(gpu=gpu, shape=shape, dtype=dtype, limit=limit)
+        records = history.studies(gpu=gpu, shape=_shape(shape), dtype=dtype, limit=limit)
     if kind != "table":
         output.show_data([_study_data(r) for r in records], kind)
         return
@@ -320,6 +320,10 @@ def _form(text: str) -> output.Format:
         if text == form:
             return cast(output.Format, form)
     raise ProblemError(f"Format {text!r} does not exist: choose table, json or csv.")
+
+
+def _shape(text: str | None) -> str | None:
+    return None if text is None else "x".join(map(str, inputs.read_shape(text)))
 
 
 def _outcome(text: str | None) -> str | None:

@@ -94,6 +94,8 @@ def _say_what_next(results: list[StudyResult], db: str | None, location: str) ->
         ]
         if not first.estimated:
             steps.insert(0, (f"gemmtune bench {shape} --dtype {dtype}{kept}", "against cuBLAS and a naive kernel"))
+    elif not any(r.trials for r in results):
+        return
     else:
         steps = [(f"gemmtune query failures --shape {shape}{kept}", "what went wrong")]
     width = max(len(command) for command, _ in steps)
