@@ -49,7 +49,7 @@ def _nvrtc() -> Any:
     try:
         status, *_ = nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as error:
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).split()).partition(": No such file")[0]  # which the finder repeats for each place
         raise ToolchainError(f"NVRTC's library cannot be loaded ({message[:200]}): {_CURE}.") from None
     if int(status) != 0:
         raise ToolchainError(f"NVRTC does not answer (nvrtcVersion: {status}): {_CURE}.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gemmtune.space.configuration import Configuration, Parameter
+from gemmtune.space.configuration import Configuration, Parameter, Value
 from gemmtune.space.constraint import Constraint
 from gemmtune.space.expression import expression
 from gemmtune.space.families import gemm_recipe
@@ -231,6 +231,26 @@ class Simt(Family):
             padded_k=expression("round_up(k, bk)")(env),
         )
 
+    def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:
+        """Configurations known to do well somewhere, as far as they are valid here, best for large problems first."""
+        knobs = {p.name: p.values for p in self.parameters(problem, gpu)}
+        env = self.environment(problem, gpu)
+        out = []
+        for point in _STARTING_POINTS:
+            values: dict[str, Value] = {name: known[0] for name, known in knobs.items()}
+            values |= dict(zip(_STARTING_KNOBS, point, strict=True))
+            bm, bn, bk = (int(values[name]) for name in ("bm", "bn", "bk"))
+            threads = bm // int(values["tm"]) * (bn // int(values["tn"]))
+            for x, side in (("a", bm), ("b", bn)):  # as wide as rows and an even share of the k tile allow
+                widest = expression(f"alignment(ld{x} * size_{x}, 16) // size_{x}")(env)
+                share = expression("alignment(side * bk // threads, 8)")({"side": side, "bk": bk, "threads": threads})
+                values[f"vec_{x}"] = min(widest, share)
+            values |= {"pad": 4 if 4 in knobs["pad"] else 0, "unroll": min(bk, 16), "buffers": 2}
+            configuration = Configuration.of(self.name, values)
+            if not self.why_invalid(problem, configuration, gpu):
+                out.append(configuration)
+        return out
+
     @staticmethod
     def _layout(gemm: Gemm, configuration: Configuration) -> dict[str, Any]:
         """The knobs with what follows from them and the problem alone, whatever the GPU."""
@@ -241,3 +261,22 @@ class Simt(Family):
         pitch = gemm.ldd or gemm.n
         values["vec_d"] = min(strip, expression("alignment(x, 4)")({"x": pitch}))
         return values
+
+
+_STARTING_KNOBS = ("bm", "bn", "bk", "tm", "tn", "lanes_m", "min_blocks", "group")
+_STARTING_POINTS: tuple[tuple[int, ...], ...] = (
+    (128, 128, 8, 8, 8, 4, 2, 8),
+    (128, 128, 16, 8, 8, 8, 2, 8),
+    (256, 128, 8, 16, 8, 4, 1, 4),
+    (128, 256, 16, 8, 16, 8, 1, 8),
+    (128, 128, 16, 16, 8, 4, 1, 8),
+    (128, 256, 16, 8, 8, 8, 1, 4),
+    (128, 64, 16, 8, 8, 8, 1, 8),
+    (128, 64, 8, 8, 4, 4, 3, 8),
+    (64, 128, 16, 8, 8, 4, 1, 4),
+    (64, 64, 16, 8, 4, 4, 1, 4),
+    (64, 64, 16, 4, 4, 4, 4, 1),
+    (32, 64, 32, 4, 4, 4, 1, 1),
+    (32, 32, 32, 4, 2, 4, 1, 1),
+    (16, 64, 32, 2, 4, 4, 1, 1),
+)

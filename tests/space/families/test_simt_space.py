@@ -196,3 +196,14 @@ def test_rules_on_arrays_agree_with_rules_one_by_one() -> None:
         except ConfigurationError:
             member = False
         assert member == valid
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_starting_points_are_valid_and_several(layout: str, dtype: str) -> None:
+    for shape in ((4096, 4096, 4096), (1000, 1000, 1000), (512, 777, 333)):
+        problem = Gemm(*shape, dtype, layout=layout)
+        points = SIMT.starting_points(problem, H200)  # type: ignore[attr-defined]
+        assert len(points) >= 6
+        space = Space(problem, H200, [SIMT])
+        assert len({space.index(p) for p in points}) == len(points)
