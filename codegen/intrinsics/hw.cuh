@@ -39,14 +39,17 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
   return r;
 }
 HW_FN float as_float(u32 bits) { return __uint_as_float(bits); }
-// Round to tf32 (nearest, ties away), as the bits that mma reads: cvt.rna.tf32.f32.
-HW_FN u32 to_tf32(float x) {
+// Round to tf32, as the bits that mma reads. From Hopper on cvt.rn.tf32.f32 (to nearest, ties to even) is one instruction;
+// Ampere has cvt.rna.tf32.f32 alone (ties away from zero), which is two.
 #if __CUDA_ARCH__ >= 800
-  u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r;
-#else
-  return __float_as_uint(x);
+HW_FN u32 to_tf32_rna(float x) { u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 #endif
-}
+#if __CUDA_ARCH__ >= 900
+HW_FN u32 to_tf32_rn(float x) { u32 r; asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
+HW_FN u32 to_tf32(float x) { return to_tf32_rn(x); }
+#elif __CUDA_ARCH__ >= 800
+HW_FN u32 to_tf32(float x) { return to_tf32_rna(x); }
+#endif
 
 // ---------------------------------------------------------------- loads and stores
 // Functions, not plain dereferences, so that the emulator can count sectors and bank conflicts at each site.

@@ -92,8 +92,11 @@ KERNEL golden_to_float_bf16(const u16* in, u32* out, int count) {
     out[i] = __float_as_uint(hw::to_float(x));
   }
 }
-KERNEL golden_to_tf32(const float* in, u32* out, int count) {
-  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = hw::to_tf32(in[i]);
+KERNEL golden_to_tf32_rna(const float* in, u32* out, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = hw::to_tf32_rna(in[i]);
+}
+KERNEL golden_to_tf32_rn(const float* in, u32* out, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = hw::to_tf32_rn(in[i]);
 }
 
 // ---------------------------------------------------------------- atomic_inc: one thread, so that the order is known

@@ -153,7 +153,8 @@ def cases() -> list[Case]:
     arrays = {"in": rng.integers(0, 256, 512, dtype=np.uint8), "out": np.zeros(512, np.uint8)}
     out.append(Case("cp_async groups", "golden_cp_async_groups", 32, arrays, ("out",), shared=512))
     floats = special_floats()
-    for name, width in (("from_float_f16", np.uint16), ("from_float_bf16", np.uint16), ("to_tf32", np.uint32)):
+    narrow = [("from_float_f16", np.uint16), ("from_float_bf16", np.uint16)]
+    for name, width in [*narrow, ("to_tf32_rna", np.uint32), ("to_tf32_rn", np.uint32)]:
         arrays = {"in": floats, "out": np.zeros(floats.size, width)}
         out.append(Case(name, f"golden_{name}", 256, arrays, ("out",), floats.size))
     every = np.arange(65536, dtype=np.uint16)

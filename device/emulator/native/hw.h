@@ -24,7 +24,9 @@ template <> HW_FN float from_float<float>(float x) { return x; }
 template <> HW_FN f16 from_float<f16>(float x) { return {emu::half_from_float(x)}; }
 template <> HW_FN bf16 from_float<bf16>(float x) { return {emu::bfloat_from_float(x)}; }
 HW_FN float as_float(u32 bits) { return __builtin_bit_cast(float, bits); }
-HW_FN u32 to_tf32(float x) { return emu::tf32_from_float(x); }
+HW_FN u32 to_tf32_rna(float x) { return emu::tf32_ties_away(x); }
+HW_FN u32 to_tf32_rn(float x) { return emu::tf32_ties_even(x); }
+HW_FN u32 to_tf32(float x) { return __CUDA_ARCH__ >= 900 ? to_tf32_rn(x) : to_tf32_rna(x); }
 
 // ---------------------------------------------------------------- loads and stores: checked, observed, then done
 template <class V> HW_FN V ldg(const V* p, HW_LINE) {

@@ -25,7 +25,7 @@ template <class T> static __device__ T make(u16 bits) { return {bits}; }
   }
 CONVERT(to_f16, float, u16, hw::from_float<hw::f16>(in[i]).bits)
 CONVERT(to_bf16, float, u16, hw::from_float<hw::bf16>(in[i]).bits)
-CONVERT(to_tf32, float, u32, hw::to_tf32(in[i]))
+CONVERT(to_tf32, float, u32, hw::to_tf32_rna(in[i]))
 CONVERT(of_f16, u16, float, hw::to_float(make<hw::f16>(in[i])))
 CONVERT(of_bf16, u16, float, hw::to_float(make<hw::bf16>(in[i])))
 #define MMA(NAME, A, B)                                               \
