@@ -51,6 +51,8 @@ class BenchRow:
     peers: Mapping[str, float]
     rel_error: float
     error_bound: float
+    estimated: bool = False
+    """Whether the times are estimates; a file says so once, in its summary."""
 
     @property
     def problem(self) -> Gemm:
@@ -120,7 +122,7 @@ class ResultFile:
 
 _TOP = ("schema", *(f.name for f in fields(ResultFile)))
 _TEXTS = ("name", "gpu", "driver", "cuda", "date", "commit", "protocol")
-_ROW = {f.name: f.type for f in fields(BenchRow)}
+_ROW = {f.name: f.type for f in fields(BenchRow) if f.name != "estimated"}
 
 
 def summarise(rows: Iterable[BenchRow] | ResultFile | Path | str) -> Summary:
@@ -129,12 +131,9 @@ def summarise(rows: Iterable[BenchRow] | ResultFile | Path | str) -> Summary:
     Raises:
         ProblemError: the file is none of ours, or there are no rows.
     """
-    estimated = False
     if isinstance(rows, Path | str):
         rows = read_result_file(rows)
-    if isinstance(rows, ResultFile):
-        estimated, rows = rows.estimated, rows.rows
-    every = tuple(rows)
+    every = rows.rows if isinstance(rows, ResultFile) else tuple(rows)
     if not every:
         raise ProblemError("There are no rows to summarise: benchmark at least one problem.")
     dtypes = dict.fromkeys(row.dtype for row in every)
@@ -143,7 +142,7 @@ def summarise(rows: Iterable[BenchRow] | ResultFile | Path | str) -> Summary:
         ratios=_mean_ratios(every),
         floor_fraction=geometric_mean([row.floor_fraction for row in every]),
         by_dtype={dtype: _mean_ratios([r for r in every if r.dtype == dtype]) for dtype in dtypes},
-        estimated=estimated,
+        estimated=any(row.estimated for row in every),
     )
 
 
@@ -172,6 +171,8 @@ def save(path: Path | str, result: ResultFile) -> None:
     """
     target = Path(path)
     data = {"schema": SCHEMA, **asdict(result)}
+    for row in data["rows"]:
+        del row["estimated"]
     result_from_json(data, str(target))
     aside = target.with_name(f".{target.name}.new")
     try:
@@ -219,7 +220,9 @@ def result_from_json(data: Any, where: str) -> ResultFile:
                 isinstance(value, kind) or (kind is float and _number(value)), where, f"{name}.{key}", value, "valid"
             )
     _expect(isinstance(data["rows"], list | tuple), where, "rows", data["rows"], "a list")
-    rows = tuple(_row(row, f"{where} row {i}") for i, row in enumerate(data["rows"]))
+    estimated = data["summary"].get("estimated", False)
+    _expect(isinstance(estimated, bool), where, "summary.estimated", estimated, "true or false")
+    rows = tuple(_row(row, estimated, f"{where} row {i}") for i, row in enumerate(data["rows"]))
     rest = {name: data[name] for name in _TOP if name not in ("schema", "rows")}
     result = ResultFile(rows=rows, **rest)
     if rows:
@@ -227,7 +230,7 @@ def result_from_json(data: Any, where: str) -> ResultFile:
     return result
 
 
-def _row(data: Any, where: str) -> BenchRow:
+def _row(data: Any, estimated: bool, where: str) -> BenchRow:
     _expect(isinstance(data, Mapping), where, "row", data, "an object")
     _same_names(data, tuple(_ROW), where)
     for name, kind in _ROW.items():
@@ -244,7 +247,7 @@ def _row(data: Any, where: str) -> BenchRow:
     _expect(isinstance(peers, Mapping), where, "peers", peers, "an object")
     for peer, us in peers.items():
         _expect(_number(us) and us > 0, where, f"peers.{peer}", us, "positive microseconds")
-    row = BenchRow(**{**data, "peers": dict(peers)})
+    row = BenchRow(**{**data, "peers": dict(peers)}, estimated=estimated)
     _expect(row.us > 0 and row.floor_us > 0, where, "us", row.us, "positive microseconds")
     _expect(row.us_low <= row.us <= row.us_high, where, "us", row.us, f"within {row.us_low} to {row.us_high}")
     _expect(row.rel_error <= row.error_bound, where, "rel_error", row.rel_error, f"within {row.error_bound}")

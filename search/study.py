@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.codegen.render import template_hash
 from gemmtune.db import History, StudySpec, TrialRecord
@@ -116,24 +117,23 @@ def tune(
         ToolchainError: the GPU, driver, NVRTC or a compiler is missing, or fails again and again.
         DatabaseError: the history cannot be opened or written.
     """
-    wanted = [problems] if isinstance(problems, Problem) else list(problems)
-    unique = list({problem.key: problem for problem in wanted}.values())
-    _check_numbers(len(unique), trials, time_limit, seed, workers)
+    wanted = problems_of(problems)
+    _check_numbers(trials, time_limit, seed, workers)
     check_strategy(strategy)
-    _check_choice("regime", regime, get_args(Regime))
-    _check_choice("cache", cache, get_args(Cache))
+    check_choice("regime", regime, get_args(Regime))
+    check_choice("cache", cache, get_args(Cache))
     request = _Request(trials, seed, families, strategy, regime, cache)
     end = None if time_limit is None else time.monotonic() + time_limit
     results: list[StudyResult] = []
     with ExitStack() as stack:
         where = opened(device, stack)
-        for problem in unique:  # say no before any of them has taken an hour
+        for problem in wanted:  # say no before any of them has taken an hour
             families_for(problem, where.gpu, families)
         kept = history if isinstance(history, History) else stack.enter_context(History(history))
         kernels = KernelCache()
         pool = stack.enter_context(CompilePool(workers, kernels))
-        for position, problem in enumerate(unique):
-            left = len(unique) - position
+        for position, problem in enumerate(wanted):
+            left = len(wanted) - position
             share = None if end is None else max(0.0, end - time.monotonic()) / left
             result = _study(problem, where, kept, pool, kernels, request, share, observer or Silent())
             results.append(result)
@@ -212,14 +212,14 @@ def _finals(course: Course, observer: Observer) -> bool:
 
 
 def _spec(problem: Problem, device: Device, families: Sequence[Family], request: _Request) -> StudySpec:
-    """What the study is found by. Changed templates make other kernels: they count as another environment."""
+    """What the study is found by. Another compiler and other templates make other kernels."""
     templates = hashlib.sha256("".join(template_hash(family) for family in families).encode()).hexdigest()
     return StudySpec(
         problem_json=problem.to_json(),
         problem_key=problem.key,
         kind=device.kind,
         gpu=device.gpu,
-        environment={**device.environment(), "templates": templates[:16]},
+        environment={"nvrtc": nvrtc_version(), **device.environment(), "templates": templates[:16]},
         regime=request.regime,
         cache=request.cache,
         families=tuple(family.name for family in families),
@@ -228,9 +228,7 @@ def _spec(problem: Problem, device: Device, families: Sequence[Family], request:
     )
 
 
-def _check_numbers(problems: int, trials: int | None, time_limit: float | None, seed: int, workers: int | None) -> None:
-    if not problems:
-        raise ProblemError("There is no problem to tune for: give at least one shape, e.g. 512x512x512.")
+def _check_numbers(trials: int | None, time_limit: float | None, seed: int, workers: int | None) -> None:
     for name, value in (("trials", trials), ("workers", workers)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ProblemError(f"The number of {name} must be an integer of at least 1, but is {value!r}.")
@@ -240,6 +238,15 @@ def _check_numbers(problems: int, trials: int | None, time_limit: float | None, 
         raise ProblemError(f"The seed must be an integer from 0 to {2**31 - 1}, but is {seed!r}.")
 
 
-def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+def problems_of(problems: Problem | Sequence[Problem]) -> list[Problem]:
+    """One problem or several as a list, each once, in their order; raises ProblemError where there is none."""
+    listed = [problems] if isinstance(problems, Problem) else list(problems)
+    if not listed:
+        raise ProblemError("There is no problem: give at least one shape, e.g. 512x512x512.")
+    return list({problem.key: problem for problem in listed}.values())
+
+
+def check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises :class:`UnknownNameError` where ``value`` is not one of ``choices``."""
     if value not in choices:
         raise UnknownNameError(f"Unknown {what} {value!r}: choose one of {', '.join(choices)}.")

@@ -165,6 +165,8 @@ def toys(toy, monkeypatch, tmp_path):
     monkeypatch.setattr(families, "FAMILIES", {"toy": toy})
     monkeypatch.setattr("gemmtune.search.study.CompilePool", lambda *a, **k: FakePool())
     monkeypatch.setattr("gemmtune.search.recording.baseline_name", lambda problem: "cublas")
+    for module in ("study", "benchmark"):
+        monkeypatch.setattr(f"gemmtune.search.{module}.nvrtc_version", lambda: "13.0")
     monkeypatch.setenv("GEMMTUNE_CACHE", str(tmp_path / "cache"))
     return toy
 
