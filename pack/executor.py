@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gemmtune.device.baselines import baseline_for
+from gemmtune.device.baselines import Baseline, baseline_for
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.scratch import ScratchPool
 from gemmtune.device.toolchain import require_cupy
@@ -22,6 +22,9 @@ from gemmtune.pack.schema import Kernel
 from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import TABLE
+
+MAX_BASELINES = 4096
+"""Baselines kept a device, one for each problem; the oldest goes first."""
 
 Run = Callable[[Mapping[str, int], Mapping[str, float]], None]
 """Launches on addresses by tensor name, with alpha and beta where the epilogue reads them."""
@@ -47,6 +50,11 @@ def identity(index: int) -> tuple[str, str]:
     return seen.key, seen.arch
 
 
+def make_current() -> None:
+    """Make the current device's context current in this thread, which a thread that has allocated nothing lacks."""
+    require_cupy().cuda.runtime.free(0)
+
+
 class DeviceState:
     """One GPU. ``options`` are those of :class:`gemmtune.pack.dispatch.Dispatch`."""
 
@@ -58,6 +66,7 @@ class DeviceState:
         self._loaded: dict[str, LoadedKernel] = {}
         self._lock = threading.Lock()
         self._scratch = ScratchPool(scratch_limit)
+        self._baselines: dict[Gemm, Baseline] = {}
 
     def plan(self, problem: Gemm, low_bits: Mapping[str, int], stream: int) -> Run:
         """What launches ``problem`` on ``stream``, for addresses that end in ``low_bits`` (8 bits, by tensor name).
@@ -66,6 +75,7 @@ class DeviceState:
             LaunchError: the chosen kernel cannot be loaded here.
             ToolchainError, UnsupportedError: the baseline is needed, and there is none.
         """
+        make_current()
         addresses = {name: 256 + bits for name, bits in low_bits.items()}
         bound = {f"ptr_{name}": address for name, address in addresses.items()}
         choice = self.dispatch.choose(problem, bound)
@@ -90,7 +100,14 @@ class DeviceState:
         return run
 
     def _baseline(self, problem: Gemm, stream: int) -> Run:
-        launch = baseline_for(problem).launch
+        # Kept beside the plans, which die with their thread: a captured graph may still use a baseline's memory.
+        with self._lock:
+            baseline = self._baselines.get(problem)
+            if baseline is None:
+                if len(self._baselines) >= MAX_BASELINES:
+                    del self._baselines[next(iter(self._baselines))]
+                baseline = self._baselines[problem] = baseline_for(problem)
+        launch = baseline.launch
 
         def run(at: Mapping[str, int], scalars: Mapping[str, float]) -> None:
             launch(at, stream, scalars)

@@ -124,6 +124,9 @@ class Pack:
     ) -> Any:
         """``a @ b``, by the kernel this pack knows for it, else by the baseline; on the current stream.
 
+        The first call of its kind on a stream loads the kernel and allocates scratch memory; before capturing a graph,
+        make the same call once on the stream that captures.
+
         Args:
             a: CuPy array or torch CUDA tensor [M,K] of float32, float16 or bfloat16, any strides. Row-major and
                 column-major views are read where they lie, others are copied first.

@@ -40,6 +40,7 @@ class Loaded:
     def prepare(self, env, pointers): return Prepared()
 
 executor.LoadedKernel = Loaded
+executor.make_current = lambda: None
 executor.identity = lambda index: (pack.devices[0], "sm_90a")
 
 class ndarray:
