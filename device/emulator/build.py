@@ -45,6 +45,7 @@ def _digest(*parts: object) -> str:
     return h.hexdigest()[:32]
 
 
+@lru_cache(maxsize=8)
 def core_key(toolchain: Toolchain) -> str:
     """What the core and the headers depend on: sources, compiler and its version, flags."""
     sources = [part for name, data in _native_sources().items() for part in (name, data)]

@@ -162,10 +162,14 @@ _ACCESSES = ("global read", "global write", "shared read", "shared write")
 _LOCK = threading.Lock()  # the core holds one launch at a time
 
 
-@lru_cache(maxsize=4)
-def _core(path: Path) -> ctypes.CDLL:
-    """The core, loaded once with its symbols visible to the kernel libraries."""
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+@lru_cache(maxsize=1)
+def core() -> ctypes.CDLL:
+    """The core, built if need be and loaded once, with its symbols visible to the kernel libraries.
+
+    Raises:
+        ToolchainError: it cannot be built.
+    """
+    library = ctypes.CDLL(str(build_core()), mode=ctypes.RTLD_GLOBAL)
     library.emu_allocate.restype = ctypes.c_void_p
     library.emu_allocate.argtypes = [ctypes.c_uint64, ctypes.c_int]
     library.emu_free.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
@@ -178,11 +182,6 @@ def _core(path: Path) -> ctypes.CDLL:
     library.emu_sites.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
     library.emu_sites.restype = ctypes.c_uint64
     return library
-
-
-def core() -> ctypes.CDLL:
-    """The loaded core, built if need be (:class:`ToolchainError` where it cannot be)."""
-    return _core(build_core())
 
 
 class Buffer:

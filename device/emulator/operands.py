@@ -139,10 +139,9 @@ class Operands:
             buffer.view(np.dtype(np.uint8))[:] = 0
         return buffer
 
-    def reference(self, rows: slice, columns: slice) -> tuple[Array, Array]:
-        """float64 reference and scale of positions ``rows`` x ``columns`` within the compact problem."""
-        r, c = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
-        return self.compact.reference(self.arrays, r, c)
+    def reference(self) -> tuple[Array, Array]:
+        """float64 reference and scale of the compact problem, all of it."""
+        return self.compact.reference(self.arrays, np.arange(len(self.rows)), np.arange(len(self.columns)))
 
     def free(self) -> None:
         """Unmap everything; safe to call twice."""

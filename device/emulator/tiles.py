@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ def choose_tiles(
 ) -> tuple[list[ChosenTile], int]:
     """Up to ``limit`` tiles (at least one) of an output of ``shape``, and how many there are in all.
 
-    First the four corners, then tiles of the last row and column, then seeded ones from the interior; the last row and
-    column are the ragged ones where a size is no multiple of the tile.
+    The last row and column of tiles come first (the ragged ones, where a size is no multiple of the tile), then the
+    first ones, then seeded ones from the interior: of four tiles or more, four are the corners.
 
     Raises:
         LaunchError: the grid has more than ``MAX_BLOCKS`` blocks, or no block whose origin lies in the output.
@@ -76,19 +77,25 @@ def _evaluate(text: str, names: Mapping[str, Any], size: int) -> Array:
 
 
 def _preferred(origins: Mapping[tuple[int, int], int], rng: np.random.Generator, limit: int) -> list[tuple[int, int]]:
+    """The product of few rows and few columns of tiles: each costs operands, and one reference serves them all."""
     rows, columns = sorted({r for r, _ in origins}), sorted({c for _, c in origins})
-    first = [(rows[-1], columns[-1]), (rows[0], columns[0]), (rows[0], columns[-1]), (rows[-1], columns[0])]
-    # Few distinct rows and columns, since each one costs operands: two inner ones of each.
-    inner_rows = [rows[i] for i in rng.integers(0, len(rows), 2)]
-    inner_columns = [columns[i] for i in rng.integers(0, len(columns), 2)]
-    edges = [(rows[-1], inner_columns[0]), (inner_rows[0], columns[-1])]
-    interior = [(r, c) for r in inner_rows for c in inner_columns]
-    wanted = dict.fromkeys(o for o in first + edges + interior if o in origins)
-    out = list(wanted)[: max(1, limit)]
-    if len(out) < limit:
-        rest = [o for o in origins if o not in wanted]
-        out += [rest[i] for i in rng.permutation(len(rest))[: limit - len(out)]]
-    return out
+    side = min(len(rows), max(1, math.isqrt(limit)))
+    across = min(len(columns), -(-limit // side))
+    side = min(len(rows), -(-limit // across))
+    some_rows, some_columns = _ends_first(rows, side, rng), _ends_first(columns, across, rng)
+    order = sorted((i + j, i, j) for i in range(len(some_rows)) for j in range(len(some_columns)))
+    wanted = [(some_rows[i], some_columns[j]) for _, i, j in order]
+    out = [origin for origin in wanted if origin in origins][: max(1, limit)]
+    return out or [next(iter(origins))]
+
+
+def _ends_first(values: list[int], count: int, rng: np.random.Generator) -> list[int]:
+    """``count`` of the sorted values: the last (perhaps ragged) one, the first, then others; a single one at random."""
+    if count == 1:
+        return [values[rng.integers(len(values))]]
+    ends = list(dict.fromkeys((values[-1], values[0])))
+    inner = [values[i + 1] for i in rng.permutation(max(0, len(values) - 2))]
+    return (ends + inner)[:count]
 
 
 def spans(tiles: list[ChosenTile]) -> tuple[Array, Array]:

@@ -112,6 +112,7 @@ i64 shared_offset(const void* p, u64 bytes);
 std::string shared_name(i64 offset);
 
 // ---- race.cpp
+void race_begin_launch();
 void race_begin_block();
 void race_access(i64 offset, u32 bytes, bool write, int line);
 void race_copy_issued(i64 offset, u32 bytes, int line);

@@ -128,6 +128,7 @@ EMU_API void emu_launch(const Request* request, Result* result) {
   s.counters = {};
   emu::block = &s;
   emu::profile_reset();
+  if (s.race_checks) emu::race_begin_launch();
   emu::install_signal_handlers();
   for (u64 i = 0; i < request->block_count && s.fault_kind.empty(); i++) {
     begin_block(*request, i);

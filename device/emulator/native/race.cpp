@@ -6,7 +6,7 @@
 // where possible, so that no later write can be ordered after both and yet race with a third.
 // An asynchronous copy counts as a write that is still going on from its issue until its thread has waited for it.
 //
-// Granules are 4 bytes wide until a narrower access comes; then every granule is split, so that neighbours stay apart.
+// Granules are 16 bytes wide until a narrower access comes; then every granule is split, so that neighbours stay apart.
 //
 // For global memory one pattern is checked: a counter that publishes stores of the whole block (split-K) must be
 // incremented after a barrier and a fence that follow those stores.
@@ -28,9 +28,10 @@ int line_of(Stamp s) { return (int)(s >> 11 & 0xffff); }
 u32 thread_of(Stamp s) { return (u32)(s >> 1 & 1023); }
 
 struct Granule { Stamp write, reads[2]; };
+constexpr int WIDEST = 4;
 
 std::vector<Granule> granules;  // covers dynamic, then static shared memory
-int shift = 2;                  // log2 of a granule's bytes
+int shift = WIDEST;             // log2 of a granule's bytes
 u64 now = 1;                    // never reset: what an earlier block left is ordered before everything
 u64 begin_tick = 0;             // when the block began
 u64 block_tick = 0;             // when the last block barrier completed, or the block began
@@ -39,7 +40,7 @@ u64 block_tick = 0;             // when the last block barrier completed, or the
 bool in_flight(Stamp s) { return (s & 1) && tick_of(s) >= begin_tick; }
 
 bool ordered(Stamp before) {
-  if (!before || tick_of(before) < block_tick) return true;
+  if (before < block_tick << 27) return true;
   const u32 other = thread_of(before);
   if (other == current->index) return true;
   const Thread& self = *me();
@@ -84,14 +85,18 @@ void note_write(Granule& g, Stamp mine, i64 index, const char* verb, int line) {
 }
 
 void prepare(i64 offset, u32 bytes) {
-  const int needed = std::min(2, __builtin_ctzll((u64)offset | bytes | 4));
+  const int needed = __builtin_ctzll((u64)offset | bytes | 1 << WIDEST);
   if (needed < shift) split_granules(needed);
 }
 
 }  // namespace
 
+void race_begin_launch() {
+  shift = WIDEST;
+  granules.assign((size_t)(2 * SHARED_MAP) >> shift, {});
+}
+
 void race_begin_block() {
-  if (granules.empty()) granules.resize((size_t)(2 * SHARED_MAP) >> shift);
   begin_tick = block_tick = ++now;
 }
 
