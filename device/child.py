@@ -67,6 +67,9 @@ def main(handle: int, parent: int) -> None:
     _serve(pipe, engine)
     with contextlib.suppress(Exception):  # on a broken CUDA context even cleaning up fails
         engine.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # an interpreter that shuts down with a broken CUDA context may hang
 
 
 def _serve(pipe: Connection, engine: Engine) -> None:

@@ -155,8 +155,8 @@ class Worker:
             raise ToolchainError(f"The worker of {self._engine} did not come up: {answer}")
 
     def close(self) -> None:
-        """End the child; safe to call twice."""
-        self._end()
+        """End the child, which may close its engine first; safe to call twice."""
+        self._end(patience=_GRACE)
 
     def __enter__(self) -> Worker:
         return self
