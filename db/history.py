@@ -144,7 +144,7 @@ class History:
         outcome: str | None = None, kind: str | None = None, regime: str | None = None, cache: str | None = None,
         limit: int | None = 100,
     ) -> list[TrialRecord]:  # fmt: skip
-        """Finished trials, the newest study first, each study's in the order they were tried.
+        """Finished trials, the newest study first, each study's latest trial first.
 
         ``gpu`` is a short or full name or a device key, ``shape`` is like "4096x4096x4096", ``kind`` the device kind.
 

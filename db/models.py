@@ -171,7 +171,7 @@ class Trial(Base):
 
     __tablename__ = "trial"
     __table_args__ = (
-        Index(None, "study_id", "number"),
+        Index(None, "study_id", "number", "state", "family"),
         Index(None, "study_id", "configuration_key"),
         Index(None, "study_id", "outcome", "number"),
         Index(None, "study_id", "score", "family"),
