@@ -140,13 +140,14 @@ class Dispatch:
                 notes.append(f"kernel {row.kernel[:12]} cannot serve this call: {reason}")
                 continue
             return Choice(how, _measured(row, table), kernel, row, table, tuple(notes))
-        if self._allow_unmeasured and (choice := self.unmeasured(problem, env)) is not None:
+        if self._allow_unmeasured and (choice := self.unmeasured(problem, addresses)) is not None:
             return replace(choice, notes=tuple(notes))
         why = "no row of this pack serves this problem on this device" if not notes else "no row that matches may serve"
         return Choice("baseline", why, notes=tuple(notes))
 
-    def unmeasured(self, problem: Problem, env: Mapping[str, int]) -> Choice | None:
+    def unmeasured(self, problem: Problem, addresses: Mapping[str, int] | None = None) -> Choice | None:
         """The kernel of this architecture tuned nearest to ``problem``, wherever it was measured; None if none fits."""
+        env = {**bindings(problem), **(addresses or {})}
         wanted = row_of(problem, kernel=BASELINE, points=())
 
         def distance(entry: tuple[Table, Row]) -> tuple[float, bool, bool]:

@@ -6,6 +6,7 @@ import io
 import shutil
 import stat
 import struct
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemmtune.pack import storage
-from gemmtune.pack.format import pack_files, read_pack, sha256, unpack
+from gemmtune.pack.format import pack_files, read_pack, sha256, unpack, write_pack
 from gemmtune.pack.jsontext import decode, encode
 from gemmtune.pack.storage import read_files, zip_bytes
 from gemmtune.space.errors import PackError
@@ -71,6 +72,35 @@ def test_one_flipped_byte_in_a_zip_is_refused(data: st.DataObject, files: dict[s
     path.write_bytes(raw)
     with pytest.raises(PackError):
         read_pack(path)
+
+
+@settings(RELAXED, max_examples=80)
+@given(data=st.data())
+def test_any_change_to_a_folder_is_refused(data: st.DataObject, small_pack: Any, files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.kpack"
+        write_pack(path, small_pack)
+        name = data.draw(st.sampled_from(sorted(files)))
+        target, raw = path / name, files[name]
+        other = data.draw(st.sampled_from([*sorted(files), f"kernels/{'d' * 64}.cu", "dispatch", "kernels/x.json"]))
+        match data.draw(st.sampled_from(["flip", "truncate", "extend", "remove", "rename", "copy"])):
+            case "flip":
+                at, bit = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(0, 7))
+                target.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
+            case "truncate":
+                target.write_bytes(raw[: data.draw(st.integers(0, len(raw) - 1))])
+            case "extend":
+                target.write_bytes(raw + data.draw(st.binary(min_size=1, max_size=9)))
+            case "remove":
+                target.unlink()
+            case "rename" if other != name:
+                target.replace(path / other)
+            case "copy" if files.get(other) != raw:
+                (path / other).write_bytes(raw)
+            case _:
+                return
+        with pytest.raises(PackError):
+            read_pack(path)
 
 
 @RELAXED

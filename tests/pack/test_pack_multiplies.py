@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemmtune.pack.arrays import Extent, matrix_layout
 from gemmtune.pack.runtime import Pack
-from gemmtune.space.errors import ArrayError, UnknownNameError
+from gemmtune.space.errors import ArrayError, UnknownNameError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 
 RNG = np.random.default_rng(0)
@@ -113,6 +113,21 @@ def test_a_misaligned_allocator_is_planned_for(framework: Any, launches: Any, sm
     framework.state.misaligned = 4
     a, b = numbers((64, 16), np.float16), numbers((32, 16), np.float16)
     same(framework, Pack(small_pack, "p").matmul(framework.array(a), framework.array(b.T)), product(a, b.T))
+
+
+def test_without_a_baseline_an_unmeasured_kernel_serves(
+    framework: Any, launches: Any, small_pack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(problem: Gemm) -> Any:
+        raise UnsupportedError(f"{problem.key} has no baseline.")
+
+    monkeypatch.setattr("gemmtune.pack.executor.baseline_for", none)
+    pack = Pack(small_pack, "p")
+    b = framework.array(numbers((32, 16), np.float16).T)
+    pack.matmul(framework.array(numbers((50, 16), np.float16)), b)
+    assert launches.calls == [("kernel", "gemm 50x32x16 fp16 nt", 7)]
+    with pytest.raises(UnsupportedError, match="no baseline"):
+        pack.matmul(b, framework.array(numbers((32, 5), np.float16)))
 
 
 def test_threads_share_a_pack(framework: Any, launches: Any, small_pack: Any) -> None:
