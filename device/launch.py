@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from gemmtune.device.image import damage
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.expression import expression
@@ -194,6 +195,9 @@ class LoadedKernel:
     """
 
     def __init__(self, cubin: bytes, recipe: LaunchRecipe) -> None:
+        broken = damage(cubin)
+        if broken is not None:
+            raise LaunchError(f"The cubin of kernel {recipe.entry} is truncated or damaged: {broken}.")
         cupy = require_cupy()
         from cupy.cuda import driver
 

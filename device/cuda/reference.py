@@ -89,7 +89,7 @@ class GemmReference:
 
     def _choose(self, first_rows: int) -> tuple[Any, Any]:
         p = self._problem
-        rng = np.random.default_rng(self._operands.seed)
+        rng = np.random.default_rng(abs(self._operands.seed or 0))
         budget = self._flops / (4 * p.k)  # two products of 2 k operations an element
         columns = min(p.n, max(_FEWEST, int(min(budget, _ELEMENTS) // min(p.m, _FEWEST))))
         rows = min(p.m, max(_FEWEST, int(min(budget, _ELEMENTS) // columns)))
