@@ -220,12 +220,12 @@ def test_why(cli: Cli, tuned: tuple[Path, str]) -> None:
     where = ["--shape", SHAPE, "--dtype", "fp32", "--gpu", "h200"]
     done = cli("query", "why", tried, *where)
     assert "correct" in done.out
-    assert "us est." in done.out
+    assert "an estimated " in done.out
     invalid = tried.replace(" bm=", " bm=7")
     assert "is not among its values" in cli("query", "why", invalid, *where).out
     assert "no value is given for" in cli("query", "why", "simt bm=16", *where).out
     elsewhere = cli("query", "why", tried, "--shape", SHAPE, "--dtype", "fp32", "--gpu", "a100")
-    assert "not tried yet" in elsewhere.out
+    assert "never tried" in elsewhere.out
     refused = cli("query", "why", "mma bm=16", "--shape", SHAPE, "--dtype", "fp32", "--gpu", "h200")
     assert "support:" in refused.out
 
@@ -261,3 +261,23 @@ def test_devices(cli: Cli) -> None:
     for word in ("emulator:h200", "emulator:v100", "simt", "mma", "NVRTC:", "C++ compiler:", "CuPy:"):
         assert word in done.out
     assert done.out.count(" *") == 1
+
+
+def test_bench_writes_a_result_file_and_prints_it_again(cli: Cli, tuned: tuple[Path, str], tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    done = cli("bench", SHAPE, "--dtype", "fp32", "--device", "emulator:h200", "--output", str(path))
+    assert done.code == 0, done
+    assert "est." in done.out
+    assert "vs naive" in done.out
+    again = cli("bench", "--summary", str(path))
+    assert again.code == 0
+    assert next(line for line in done.out.splitlines() if line.startswith("gemm ")) in again.out
+    assert "ESTIMATES" in again.out
+
+
+def test_bench_goes_on_after_a_problem_it_knows_nothing_of(cli: Cli, tuned: tuple[Path, str]) -> None:
+    done = cli("bench", "9x9x9", SHAPE, "--dtype", "fp32", "--device", "emulator:h200")
+    assert done.code == 1
+    assert f"gemm {SHAPE} fp32 nt" in done.out
+    assert done.err.startswith("error: No kernel is known for gemm 9x9x9 fp32 nt")
+    assert done.err.count("\n") == 1

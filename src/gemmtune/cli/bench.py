@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,7 +13,9 @@ from gemmtune.space.errors import ProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gemmtune.device.base import Cache, Regime
     from gemmtune.search.results import BenchRow
+    from gemmtune.space.problem import Problem
 
 
 def bench(
@@ -50,24 +52,53 @@ def bench(
     wanted = inputs.problems(
         inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
     )
+    from gemmtune.db import History
+    from gemmtune.device import open_device
     from gemmtune.search.benchmark import benchmark, write_result_file
 
-    rows = benchmark(wanted, device, history=db, pack=pack, regime=regime, cache=cache)
-    show_rows(rows)
-    if result_file is not None:
-        write_result_file(result_file, rows, name=Path(result_file).stem, device=device)
-        print(f"\nWritten to {result_file}: 'gemmtune bench --summary {result_file}' prints it again.")
+    failures: list[str] = []
+    with (
+        closing(open_device(device)) as where,
+        History(db) as history,
+        output.busy("looking up the best kernels") as say,
+    ):
+        rows = benchmark(
+            wanted,
+            where,
+            history,
+            pack,
+            regime=cast("Regime", regime),  # checked there, with a message that lists the choices
+            cache=cast("Cache", cache),
+            finished=lambda row: say(f"{row.problem.key} done"),
+            failed=lambda problem, error: failures.append(_about(problem, error)),
+        )
+        if rows and result_file is not None:
+            write_result_file(result_file, rows, device=where)
+    if rows:
+        show_rows(rows)
+        if result_file is not None:
+            print(f"\nWritten to {result_file}: 'gemmtune bench --summary {result_file}' prints it again.")
+    for sentence in failures:
+        output.error(sentence)
+    if failures:
+        raise typer.Exit(1)
 
 
-def show_rows(rows: Sequence[BenchRow], *, estimated: bool = False) -> None:
+def _about(problem: Problem, error: Exception) -> str:
+    sentence = str(error)
+    return sentence if problem.key in sentence else f"{problem.key}: {sentence}"
+
+
+def show_rows(rows: Sequence[BenchRow]) -> None:
     """The table, then the geometric means where there is more than one row."""
     from gemmtune.search.results import summarise
 
     peers = list(dict.fromkeys(peer for row in rows for peer in row.peers))
+    estimated = all(row.estimated for row in rows)
     columns = [
         output.Column("problem"),
         output.Column("us", right=True),
-        output.Column("95 %", right=True),
+        *([] if estimated else [output.Column("95 %", right=True)]),
         output.Column("TFLOP/s", right=True),
         output.Column("of floor", right=True),
         *(output.Column(f"{peer} us", right=True) for peer in peers),
@@ -78,11 +109,11 @@ def show_rows(rows: Sequence[BenchRow], *, estimated: bool = False) -> None:
     table = [
         [
             row.problem.key,
-            output.microseconds(row.us, estimated=estimated),
-            "-" if estimated else f"{output.microseconds(row.us_low)}-{output.microseconds(row.us_high)}",
+            output.microseconds(row.us, estimated=row.estimated),
+            *([] if estimated else [_interval(row)]),
             f"{row.tflops:.3g}",
             f"{100 * row.floor_fraction:.0f} %",
-            *(output.microseconds(row.peers.get(peer)) for peer in peers),
+            *(output.microseconds(row.peers.get(peer), estimated=row.estimated) for peer in peers),
             *(output.ratio(row.ratio(peer)) for peer in peers),
             f"{output.small(row.rel_error)}/{output.small(row.error_bound)}",
             row.config,
@@ -101,6 +132,10 @@ def show_rows(rows: Sequence[BenchRow], *, estimated: bool = False) -> None:
             print(f"  {dtype}: {_means(ratios)}")
 
 
+def _interval(row: BenchRow) -> str:
+    return "-" if row.estimated else f"{output.microseconds(row.us_low)}-{output.microseconds(row.us_high)}"
+
+
 def _means(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{output.ratio(r)} {peer}" for peer, r in ratios.items())
 
@@ -111,6 +146,7 @@ def _summarise_file(path: str) -> None:
     result = read_result_file(path)
     if not result.rows:
         raise ProblemError(f"The result file {path} has no rows: write it with 'gemmtune bench MxNxK --output {path}'.")
-    print(f"{result.name}: {result.gpu}, driver {result.driver or '-'}, CUDA {result.cuda}, {result.date}")
+    versions = [f"{name} {value}" for name, value in (("driver", result.driver), ("CUDA", result.cuda)) if value]
+    print(", ".join([f"{result.name}: {result.gpu}", *versions, result.date]))
     print(result.protocol)
-    show_rows(result.rows, estimated=result.estimated)
+    show_rows(result.rows)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, database, devices, packs, query, tune
+from gemmtune.cli import bench, database, devices, output, packs, query, tune
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -68,10 +68,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except GemmtuneError as error:
-        _tell(str(error))
+        output.error(str(error))
         return BAD_INPUT if isinstance(error, _INPUT_ERRORS) else FAILURE
     except (typer.Abort, KeyboardInterrupt):
-        _tell("interrupted; what was finished is kept, and the same command goes on")
+        output.error("interrupted; what was finished is kept, and the same command goes on")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,12 +80,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         format_message = getattr(error, "format_message", None)  # typer's own: a wrong option or argument
         if format_message is None:
             raise
-        _tell(f"{format_message().rstrip('.')}; see 'gemmtune --help'.")
+        output.error(f"{format_message().rstrip('.')}; see 'gemmtune --help'.")
         return BAD_INPUT
-
-
-def _tell(sentence: str) -> None:
-    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
 
 
 def main() -> None:

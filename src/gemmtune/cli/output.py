@@ -40,6 +40,11 @@ def is_terminal(stream: TextIO | None = None) -> bool:
     return (stream or sys.stdout).isatty()
 
 
+def error(sentence: str) -> None:
+    """One line on standard error that starts with ``error:``."""
+    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
+
+
 @contextmanager
 def busy(text: str) -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being done, with a spinner; silent elsewhere. Yields what changes the text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -13,6 +14,7 @@ from gemmtune.space.errors import ProblemError
 
 if TYPE_CHECKING:
     from gemmtune.db.records import StudyRecord, TrialRecord
+    from gemmtune.space.gpu import Gpu as GpuModel
 
 app = group("Read the history of trials.")
 
@@ -221,36 +223,23 @@ def why(
     if shape is None:
         raise ProblemError("A shape is missing: say for what, e.g. --shape 4096x4096x4096.")
     (problem,) = inputs.problems([inputs.read_shape(shape)], [dtype], out_dtype, layout, epilogue)
-    from gemmtune.cli.display import score
     from gemmtune.db import History
-    from gemmtune.space.configuration import Configuration
-    from gemmtune.space.gpu import gpu as gpu_named
-    from gemmtune.space.space import why_invalid
+    from gemmtune.search.why import why as reasons
 
-    asked = Configuration.parse(configuration)
-    if gpu is not None:
-        target = gpu_named(gpu)
-    else:
-        from gemmtune.device import open_device
-
-        opened = open_device(None)
-        target = opened.gpu
-        opened.close()
-    reasons = why_invalid(problem, asked, target)
-    if reasons:
-        print(f"Not valid for {problem.key} on {target.short or target.name}:")
-        for reason in reasons:
-            print(f"  {reason}")
-        return
     with History(db) as history:
-        found = history.find(problem.key, target.key, None, asked.key)
-    if not found:
-        print(f"Valid for {problem.key} on {target.short or target.name}, and not tried yet.")
-    for record in found:
-        print(f"Trial {record.number} of study {record.study_id} ({_device(record)}, {record.regime}, {record.cache}):")
-        print(f"  {record.outcome.replace('_', ' ')}{f': {record.detail}' if record.detail else ''}")
-        if record.timing is not None:
-            print(f"  {score(record)}")
+        for sentence in reasons(configuration, problem, _gpu_meant(gpu), history):
+            print(sentence)
+
+
+def _gpu_meant(name: str | None) -> GpuModel:
+    """The GPU called ``name``, else the one that commands use by default here."""
+    from gemmtune.device import open_device
+    from gemmtune.space.gpu import gpu
+
+    if name is not None:
+        return gpu(name)
+    with closing(open_device()) as device:
+        return device.gpu
 
 
 def trial_data(record: TrialRecord) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from gemmtune.cli import inputs, options
 
 if TYPE_CHECKING:
+    from gemmtune.device.base import Cache, Regime
     from gemmtune.search.study import StudyResult
 
 
@@ -67,8 +68,8 @@ def tune(
             families=family,
             strategy=strategy,
             history=history,
-            regime=regime,  # type: ignore[arg-type]  # checked by the search, whose message lists the choices
-            cache=cache,  # type: ignore[arg-type]
+            regime=cast("Regime", regime),  # checked there, with a message that lists the choices
+            cache=cast("Cache", cache),
             workers=workers,
             observer=progress,
         )
