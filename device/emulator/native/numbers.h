@@ -38,13 +38,15 @@ static inline u16 bfloat_from_float(float value) {
 
 static inline float float_from_bfloat(u16 bits) { return __uint_as_float((u32)bits << 16); }
 
-// Of a NaN just the high bits stay, as an H200 does it.
-static inline u32 tf32_round(float value, u32 half) {
-  const u32 bits = __float_as_uint(value);
+static inline u32 tf32_round(u32 bits, u32 half) {
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   return (finite ? bits + half : bits) & ~0x1fffu;
 }
-static inline u32 tf32_ties_away(float value) { return tf32_round(value, 0x1000u); }
-static inline u32 tf32_ties_even(float value) { return tf32_round(value, 0x0fffu + ((__float_as_uint(value) >> 13) & 1)); }
+// As an H200 does it: of a NaN .rna keeps just the high bits (which may be those of infinity), .rn makes one NaN of all.
+static inline u32 tf32_ties_away(float value) { return tf32_round(__float_as_uint(value), 0x1000u); }
+static inline u32 tf32_ties_even(float value) {
+  const u32 bits = __float_as_uint(value);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : tf32_round(bits, 0x0fffu + ((bits >> 13) & 1));
+}
 
 }  // namespace emu
