@@ -1,0 +1,100 @@
+"""What a reference covers and when repeating stops, without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmtune.device.cuda.reference import GemmReference, affordable_flops
+from gemmtune.device.cuda.timing import FINAL, TRIAL, Plan, Series, interleave, measurement
+from gemmtune.space.gemm import Gemm
+from gemmtune.space.gpu import gpu
+
+
+def chosen(shape: tuple[int, int, int], first_rows: int = 0, name: str = "h200") -> tuple[Any, Any]:
+    operands: Any = SimpleNamespace(problem=Gemm(*shape), seed=3)
+    return GemmReference(operands, gpu(name))._choose(first_rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 30_000), n=st.integers(1, 30_000), k=st.integers(1, 100_000), first=st.integers(0, 512),
+    name=st.sampled_from(["h200", "rtx4090", "t4"]),
+)  # fmt: skip
+def test_references_stay_within_memory_and_time_and_hold_the_edges(
+    m: int, n: int, k: int, first: int, name: str
+) -> None:
+    rows, columns = chosen((m, n, k), min(first, m - 1), name)
+    least = min(m, 32) * min(n, 32)
+    assert len(rows) * len(columns) <= max(2**25, least)
+    assert len(rows) * k <= max(2**25, 32 * k)
+    assert len(rows) * len(columns) * 4 * k <= max(affordable_flops(gpu(name)) * 1.01, least * 4 * k)
+    for picked, size in ((rows, m), (columns, n)):
+        assert (np.diff(picked) > 0).all()
+        assert {0, size - 1} <= set(picked.tolist())
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1, 28672, 8192), (1024, 4096, 1024), (1000, 1000, 1000)])
+def test_the_usual_shapes_are_compared_whole_on_an_h200(shape: tuple[int, int, int]) -> None:
+    rows, columns = chosen(shape)
+    assert (len(rows), len(columns)) == shape[:2]
+
+
+def test_a_sample_holds_the_first_rows_that_smaller_runs_need() -> None:
+    rows, columns = chosen((8192, 8192, 8192), first_rows=512)
+    assert len(rows) < 8192
+    assert len(columns) == 8192
+    assert set(range(512)) <= set(rows.tolist())
+
+
+class Watch:
+    """Appends samples as a stopwatch would; the GPU slows down as it warms."""
+
+    clock_mhz, throttle = 1500.0, "power cap"
+
+    def __init__(self, noise: float) -> None:
+        self._rng = np.random.default_rng(0)
+        self._noise = noise
+        self.rounds = 0
+
+    def round(self, series: list[Series]) -> None:
+        self.rounds += 1
+        for item in [*series, *reversed(series)]:
+            base: Any = item.replay
+            drift = 1 + 0.05 * self.rounds
+            item.samples.append(base * drift * (1 + self._noise * self._rng.standard_normal()))
+
+
+def race(noise: float, plan: Plan, **options: Any) -> tuple[Any, Series, Series]:
+    watch: Any = Watch(noise)
+    ours, baseline = Series(10.0), Series(20.0)  # type: ignore[arg-type]
+    interleave(watch, baseline, [ours], plan, **options)
+    return watch, ours, baseline
+
+
+def test_quiet_ratios_stop_early_however_the_clock_drifts() -> None:
+    watch, ours, baseline = race(0.0005, TRIAL)
+    assert len(ours.samples) == TRIAL.fewest
+    m = measurement(ours, baseline, watch)
+    assert m.ratio == pytest.approx(2.0, rel=0.005)
+    assert m.ratio_high - m.ratio_low < 0.01  # type: ignore[operator]
+    assert (m.us_high - m.us_low) / m.us > 0.05  # the drift is in the times alone
+    assert (m.clock_mhz, m.throttle) == (1500.0, "power cap")
+
+
+def test_noisy_ratios_use_the_plan_up() -> None:
+    _, ours, _ = race(0.05, Plan(6, 30, 60.0))
+    assert len(ours.samples) == 30
+    _, ours, _ = race(0.05, Plan(6, 1000, 0.0))
+    assert len(ours.samples) == 6
+    assert FINAL.fewest > TRIAL.fewest
+
+
+def test_a_clear_loser_stops_at_once() -> None:
+    _, ours, _ = race(0.05, FINAL, stop=lambda: True)
+    assert len(ours.samples) == 2
