@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gemmtune.db import Study, TrialRecord, TrialResult
@@ -26,13 +27,15 @@ class Plan:
     """What a study is to do.
 
     ``budget`` trials in all (earlier runs' included), until ``deadline`` (monotonic seconds). ``horizon`` is the number
-    of trials that the strategy reckons with; it is that of the budget, but where time is the only bound.
+    of trials that the strategy reckons with; it is that of the budget, but where time is the only bound. ``warm`` are
+    the best trials of the same study in an older environment.
     """
 
     strategy: str
     seed: int
     budget: int
     horizon: int
+    warm: tuple[TrialRecord, ...] = ()
     deadline: float | None = None
 
 
@@ -114,21 +117,22 @@ class Course:
             self._next_number = max(self._recorded) + 1
             self._recorded = {}
             strategy = self._strategy()
-            strategy.observe(self._known())
+            strategy.observe(self._results(self.records))
             self._follow(strategy)
 
     def _strategy(self) -> Strategy:
-        return make_strategy(self.plan.strategy, self.space, self.plan.seed, self.plan.horizon)
+        warm = [result.index for result in self._results(self.plan.warm)]
+        return make_strategy(self.plan.strategy, self.space, self.plan.seed, self.plan.horizon, warm)
 
-    def _known(self) -> list[Result]:
-        """The recorded trials that are still in the space."""
-        known = []
-        for record in self.records:
+    def _results(self, records: Sequence[TrialRecord]) -> list[Result]:
+        """Those of the trials that are in the space."""
+        results = []
+        for record in records:
             try:
-                known.append(_result(self.space.index(Configuration.parse(record.configuration)), record))
+                results.append(_result(self.space.index(Configuration.parse(record.configuration)), record))
             except ConfigurationError:
                 continue
-        return known
+        return results
 
     # -------------------------------------------------------------------------------------------------- the rhythm
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Called from the thread that runs the study, between its steps: whoever is slow slows the study down.
 
-    An exception raised here ends the study as Ctrl-C would, with everything recorded that had finished.
+    An exception raised here ends the call; everything that had finished is recorded.
     """
 
     def study_started(self, problem: Problem, device: Device, valid: int, raw: int, budget: int, resumed: int) -> None:

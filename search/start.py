@@ -6,6 +6,8 @@ three knobs or more bring it ahead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gemmtune.space.estimate import estimate
@@ -40,8 +42,13 @@ def _estimated(space: Space, n: int, rng: np.random.Generator) -> list[int]:
         configuration = space[index]
         cost = estimate(space.problem, configuration, by_name[configuration.family], space.gpu)
         costs.append((cost.us, index))
+    return diverse(space, [index for _, index in sorted(costs)], n)
+
+
+def diverse(space: Space, ranked: Sequence[int], n: int) -> list[int]:
+    """The first ``n`` of ``ranked`` that lie apart from all chosen before them."""
     chosen: list[int] = []
-    for _, index in sorted(costs):
+    for index in ranked:
         if len(chosen) == n:
             break
         if all(_distance(space, index, other) >= APART for other in chosen):

@@ -104,8 +104,10 @@ class Strategy(ABC):
         return int(self.rng.choice(sorted(near))) if near else None
 
 
-def make_strategy(name: str, space: Space, seed: int, budget: int) -> Strategy:
+def make_strategy(name: str, space: Space, seed: int, budget: int, warm: Sequence[int] = ()) -> Strategy:
     """The strategy called ``name``; ``auto`` is exhaustive where ``budget`` covers the valid set, else TPE.
+
+    ``warm`` are configurations that did well under other circumstances, the best first: TPE starts from some of them.
 
     Raises:
         UnknownNameError: there is none of that name.
@@ -121,7 +123,7 @@ def make_strategy(name: str, space: Space, seed: int, budget: int) -> Strategy:
         return Random(space, seed)
     from gemmtune.search.tpe import Tpe
 
-    return Tpe(space, seed, budget)
+    return Tpe(space, seed, budget, warm)
 
 
 def check_strategy(name: str) -> None:

@@ -14,12 +14,13 @@ from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.codegen.render import template_hash
-from gemmtune.db import History, StudySpec, TrialRecord
+from gemmtune.db import History, Study, StudySpec, TrialRecord
 from gemmtune.device import open_device
-from gemmtune.device.base import Cache, Device, Regime
+from gemmtune.device.base import Cache, Device, Outcome, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
 from gemmtune.search.finals import finalists, run_finals, standing
+from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space.errors import ProblemError, UnknownNameError
@@ -30,6 +31,8 @@ from gemmtune.space.space import Space
 
 TRIALS, ESTIMATED_TRIALS = 200, 40
 """Trials of a study by default: on a GPU, and where times are estimates."""
+ELDERS = 50
+"""The best trials in an older environment that a study may start from."""
 
 
 @dataclass(frozen=True)
@@ -165,14 +168,16 @@ def _study(
     serving = families_for(problem, device.gpu, request.families)
     space = Space(problem, device.gpu, serving)
     horizon = request.trials or (ESTIMATED_TRIALS if device.estimates else TRIALS)
+    limit = len(space) if request.trials is None and seconds is not None else min(horizon, len(space))
+    study = history.open_study(_spec(problem, device, serving, request))
     plan = Plan(
         strategy=request.strategy,
         seed=request.seed,
-        budget=len(space) if request.trials is None and seconds is not None else min(horizon, len(space)),
+        budget=limit,
         horizon=horizon,
+        warm=_elders(history, study, problem),
         deadline=None if seconds is None else began + seconds,
     )
-    study = history.open_study(_spec(problem, device, serving, request))
     timing = Timing(request.regime, request.cache, request.seed)
     runner = TrialRunner(problem, device, serving, pool, timing, kernels)
     course = Course(space, device, study, runner, plan, observer)
@@ -196,6 +201,15 @@ def _study(
     )
     observer.study_finished(result)
     return result
+
+
+def _elders(history: History, study: Study, problem: Problem) -> tuple[TrialRecord, ...]:
+    """The best trials of the same study in an older environment (another driver, say), which this one starts from."""
+    if study.parent_id is None:
+        return ()
+    shape = "x".join(str(size) for size in problem.axes.values())
+    every = history.trials(shape=shape, kind=study.spec.kind, outcome=Outcome.CORRECT, limit=None)
+    return tuple(best_first(r for r in every if r.study_id == study.parent_id)[:ELDERS])
 
 
 def _finals(course: Course, observer: Observer) -> bool:

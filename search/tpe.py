@@ -8,14 +8,14 @@ an invalid or repeated proposal is told at once, costs no budget, and after a nu
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import optuna
 from optuna.trial import Trial, TrialState
 
-from gemmtune.search.start import starting_points
+from gemmtune.search.start import diverse, starting_points
 from gemmtune.search.strategy import Result, Strategy
 from gemmtune.space.configuration import Configuration, Value
 from gemmtune.space.errors import ConfigurationError
@@ -25,6 +25,10 @@ START = 12
 """Starting points: as many as are in flight before the first result is known."""
 RETRIES = 20
 """Invalid or repeated proposals in a row before a neighbour is taken."""
+LESSONS = 600
+"""Invalid proposals that Optuna learns from; the time of each later proposal grows with their number."""
+WARM = 5
+"""Configurations taken over from a study under other circumstances."""
 HOPELESS = 1e30
 """The value told with a violated constraint; Optuna ranks those by their violation alone."""
 
@@ -34,10 +38,11 @@ class Tpe(Strategy):
 
     name = "tpe"
 
-    def __init__(self, space: Space, seed: int, budget: int) -> None:
+    def __init__(self, space: Space, seed: int, budget: int, warm: Sequence[int] = ()) -> None:
         super().__init__(space, seed)
         self._half = budget / 2
-        self._start = iter(starting_points(space, min(START, budget), self.rng))
+        self._invalid = 0
+        self._start = iter([*diverse(space, warm, WARM), *starting_points(space, min(START, budget), self.rng)])
         self._names = [family.name for family in space.families]
         self._trials: dict[int, Trial] = {}
         self._asked: Trial | None = None
@@ -68,14 +73,21 @@ class Tpe(Strategy):
         try:
             index = self.space.index(configuration)
         except ConfigurationError:
-            trial.set_constraint("valid", 1.0)
-            self._study.tell(trial, HOPELESS)
+            self._tell_invalid(trial)
             return None
         if index in self.seen:
             self._study.tell(trial, state=TrialState.FAIL)
             return None
         self._asked = trial
         return index
+
+    def _tell_invalid(self, trial: Trial) -> None:
+        self._invalid += 1
+        if self._invalid > LESSONS:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
+        trial.set_constraint("valid", 1.0)
+        self._study.tell(trial, HOPELESS)
 
     def _suggest(self, trial: Trial) -> Configuration:
         name = self._names[0]
