@@ -22,9 +22,15 @@ _COMMON = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-strict-ali
 _KERNEL: dict[str, tuple[str, ...]] = {
     "gcc": ("-fsanitize=bounds-strict,alignment", "-fno-sanitize-recover=all"),
     "clang": ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all"),
+    "zig": ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-fno-sanitize-trap=all"),
 }
-_KERNEL_COMMON = ("-ftrivial-auto-var-init=pattern", "-fno-exceptions", "-fno-rtti", "-fno-plt")
-"""Uninitialised variables hold a pattern, so that using one shows; no runtime of the compiler is needed."""
+_KERNEL_COMMON = (
+    "-ftrivial-auto-var-init=pattern",  # using an uninitialised variable shows
+    "-fstack-clash-protection",  # a huge frame meets its own stack's guard page, not the next stack
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-plt",
+)
 
 
 class CompilerFailure(ToolchainError):
@@ -40,16 +46,17 @@ class Toolchain:
     """A working C++20 compiler: its command line, flavour and first line of ``--version``."""
 
     command: tuple[str, ...]
-    flavour: Literal["gcc", "clang"]
+    flavour: Literal["gcc", "clang", "zig"]
     version: str
 
     def core_flags(self) -> tuple[str, ...]:
         """Flags for the emulator core."""
-        return (*_COMMON, *machine_flags(), *(("-fno-sanitize=all",) if self.flavour == "clang" else ()))
+        plain = () if self.flavour == "gcc" else ("-fno-sanitize=all",)  # zig sanitizes by default
+        return (*_COMMON, *machine_flags(self.flavour), *plain)
 
     def kernel_flags(self) -> tuple[str, ...]:
         """Flags for kernels: sanitizer checks whose handlers the core provides, and no libraries at all."""
-        return (*_COMMON, *machine_flags(), *_KERNEL_COMMON, *_KERNEL[self.flavour])
+        return (*_COMMON, *machine_flags(self.flavour), *_KERNEL_COMMON, *_KERNEL[self.flavour])
 
     def compile(self, arguments: list[str], timeout: float) -> None:
         """Run the compiler.
@@ -71,8 +78,8 @@ class Toolchain:
             raise CompilerFailure(self.command[0], head[:1500])
 
 
-@lru_cache(maxsize=1)
-def machine_flags() -> tuple[str, ...]:
+@lru_cache(maxsize=4)
+def machine_flags(flavour: str) -> tuple[str, ...]:
     """AVX2, FMA and F16C where this machine has them; the compiler's default elsewhere."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
@@ -81,7 +88,8 @@ def machine_flags() -> tuple[str, ...]:
     except OSError:
         return ()
     words = set(text.split())
-    return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= words else ()
+    level = "x86_64_v3" if flavour == "zig" else "x86-64-v3"
+    return (f"-march={level}",) if {"avx2", "fma", "f16c", "bmi2"} <= words else ()
 
 
 def _candidates() -> list[tuple[str, ...]]:
@@ -102,8 +110,8 @@ def _probe(command: tuple[str, ...]) -> Toolchain | None:
         return None
     if done.returncode or not done.stdout.strip():
         return None
-    lines = done.stdout.strip().splitlines()
-    return Toolchain(command, "clang" if "clang" in done.stdout else "gcc", lines[0].strip())
+    flavour: Literal["gcc", "clang", "zig"] = "clang" if "clang" in done.stdout else "gcc"
+    return Toolchain(command, "zig" if "ziglang" in command else flavour, done.stdout.strip().splitlines()[0].strip())
 
 
 @lru_cache(maxsize=4)

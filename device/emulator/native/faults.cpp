@@ -89,6 +89,8 @@ void on_signal(int number, siginfo_t* info, void*) {
   pthread_sigmask(SIG_UNBLOCK, &one, nullptr);  // this handler is left for good
   if (number == SIGFPE) fail("crash", "an integer division by zero");
   if (number == SIGILL) fail("crash", "a trap, or the end of a function without a return");
+  if (info->si_code == SI_KERNEL)  // a protection fault, which has no address: a vector instruction off its alignment
+    fail("misaligned", "a plain access (no hw:: call, hence no line) with a misaligned or impossible address");
   const std::string place = describe_address((const u8*)info->si_addr);
   fail("out_of_bounds", "a plain access (no hw:: call, hence no line) to %s", place.c_str());
 }
@@ -114,7 +116,7 @@ void restore_signal_handlers() {
 }  // namespace emu
 
 // ---------------------------------------------------------------- the compilers' bounds and alignment checks
-// Kernels are compiled with -fsanitize=bounds,alignment and no runtime library: these are the two handlers that such
+// Kernels are compiled with -fsanitize=bounds,alignment and no runtime library: these are the handlers that such
 // code calls (the interface of compiler-rt's ubsan_handlers.h; the data begins with the source location).
 struct SourceLocation { const char* file; unsigned line, column; };
 
@@ -122,6 +124,11 @@ struct SourceLocation { const char* file; unsigned line, column; };
 
 EMU_HANDLER void __ubsan_handle_out_of_bounds_abort(SourceLocation* where, uintptr_t index) {
   emu::fail("out_of_bounds", "line %u uses index %lld of an array, which is out of its bounds", where->line, (i64)index);
+}
+
+// clang's second look, where pointer arithmetic left a known object; it comes without a location.
+EMU_HANDLER void __ubsan_handle_local_out_of_bounds_abort() {
+  emu::fail("out_of_bounds", "an access beyond the end of a local array");
 }
 
 EMU_HANDLER void __ubsan_handle_type_mismatch_v1_abort(SourceLocation* where, uintptr_t address) {

