@@ -44,6 +44,7 @@ class Prover:
         self._bound = self._problem.error_bound()
         self._limits = verify.Limits.of(operands.output.dtype)
         self._reference = GemmReference(operands, gpu)
+        self._special = GemmReference(operands, gpu)
         self._scratch = GuardedScratch()
         self._stats = StatsBuffer()
         self._env = {**self._problem.environment(), **operands.scalars}
@@ -59,29 +60,32 @@ class Prover:
         counts = row_counts(m, kernel.recipe.tile.rows, seed, "m" in kernel.recipe.constants)
         self._operands.refresh(seed)
         self._reference.compute(max((c for c in counts if c < m), default=0))
-        checks, relative, excess = [], 0.0, 0.0
+        checks, served, relative, excess = [], [], 0.0, 0.0
         for count in counts:
             env = {**self._env, "m": count}
             unmet = kernel.recipe.unmet({**env, **{f"ptr_{n}": p for n, p in self._operands.pointers.items()}})
             if unmet is not None and count != m:
                 checks.append(f"m={count}: not served ({unmet})")
                 continue
-            stats, where = self._check(kernel, env, count)
+            stats = self._check(kernel, env, count, self._reference)
+            served.append(count)
             relative, excess = max(relative, stats.relative), max(excess, stats.excess)
-            checks.append(f"m={count}: {where} compared, {stats.wrong} wrong")
+            checks.append(f"m={count}: {self._reference.rows_below(count)} rows compared, {stats.wrong} elements wrong")
             if not stats.passed:
+                detail = self._explain(stats, count, self._reference)
                 excess = float("inf") if stats.mismatches or stats.damage else excess
-                return self._verdict(False, relative, excess, checks, self._explain(stats, count))
-        return self._verdict(True, relative, excess, checks)
+                return self._verdict(False, relative, excess, checks, detail)
+        wrong = self._check_special(kernel, served[min(1, len(served) - 1)], checks)
+        return self._verdict(not wrong, relative, float("inf") if wrong else excess, checks, wrong)
 
     def recheck(self) -> str:
         """Compare the output as it stands (after timing) with the reference; what is wrong, or nothing."""
         m = self._problem.axes["m"]
         self._stats.reset()
-        self._compare(m)
+        self._compare(m, self._reference)
         self._operands.count_damage(m, self._stats)
         stats = self._stats.read()
-        return "" if stats.passed else self._explain(stats, m)
+        return "" if stats.passed else self._explain(stats, m, self._reference)
 
     # -------------------------------------------------------------------------------------------------- internals
 
@@ -92,35 +96,44 @@ class Prover:
             passed, relative, self._bound.relative, excess, tuple(checks), self._reference.coverage, detail
         )
 
-    def _check(self, kernel: LoadedKernel, env: Mapping[str, Any], count: int) -> tuple[Stats, str]:
+    def _check_special(self, kernel: LoadedKernel, count: int, checks: list[str]) -> str:
+        """One run whose inputs hold NaN and infinities: what is wrong, or nothing. Leaves the inputs as they were."""
+        self._special.compute_special(count)
+        stats = self._check(kernel, {**self._env, "m": count}, count, self._special)
+        self._operands.refresh(self._operands.seed or 0)
+        checks.append(f"m={count}: NaN and infinities planted, {stats.wrong} elements wrong")
+        if stats.passed:
+            return ""
+        return f"With NaN and infinities among the inputs: {self._explain(stats, count, self._special)}"
+
+    def _check(self, kernel: LoadedKernel, env: Mapping[str, Any], count: int, reference: GemmReference) -> Stats:
         stream = require_cupy().cuda.get_current_stream()
         prepared = kernel.prepare(env, self._operands.pointers)
         self._operands.poison_output()
         self._scratch.prepare(prepared.workspace_bytes, prepared.counter_bytes)
         self._stats.reset()
         prepared.launch(stream.ptr, self._scratch)
-        rows = self._compare(count)
+        self._compare(count, reference)
         self._operands.count_damage(count, self._stats)
         self._scratch.count_damage(self._stats)
-        return self._stats.read(), f"{rows} of {count} rows"
+        return self._stats.read()
 
-    def _compare(self, count: int) -> int:
-        """Compare the sampled rows below ``count``; how many there are."""
-        reference, out = self._reference, self._operands.output
-        rows = int(np.searchsorted(reference.host_rows, count))
+    def _compare(self, count: int, reference: GemmReference) -> None:
+        """Compare the sampled rows below ``count``."""
+        out = self._operands.output
         self._stats.compare(
-            self._operands.pointers[out.name], out.dtype.numpy, out.ld, Axis.of(reference.rows[:rows]),
-            Axis.of(reference.columns), reference.reference, reference.scale, self._bound, self._limits,
+            self._operands.pointers[out.name], out.dtype.numpy, out.ld,
+            Axis.of(reference.rows[: reference.rows_below(count)]), Axis.of(reference.columns),
+            reference.reference, reference.scale, self._bound, self._limits,
         )  # fmt: skip
-        return rows
 
-    def _explain(self, stats: Stats, count: int) -> str:
+    def _explain(self, stats: Stats, count: int, reference: GemmReference) -> str:
         """One sentence on what is wrong."""
         if not stats.wrong:
             return (
                 f"With m={count}, {stats.damage} bytes outside the output were written, or counters were left non-zero."
             )
-        reference, out = self._reference, self._operands.output
+        out = self._operands.output
         r, c = divmod(stats.first, len(reference.host_columns))
         row, column = int(reference.host_rows[r]), int(reference.host_columns[c])
         value = np.empty(1, out.dtype.np)

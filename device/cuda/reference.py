@@ -26,6 +26,8 @@ _ELEMENTS = 2**25
 """Most elements of the reference, and of a gathered operand: 256 MiB each as float64."""
 _FEWEST = 32
 """Rows or columns that are always compared."""
+SPECIAL_ROWS = 8
+"""Rows compared where NaN and infinities were planted."""
 _FULL_RATE = {(6, 0), (7, 0), (8, 0), (9, 0)}  # float64 at half the fp32 rate, and tensor cores for it from 8.0 on
 
 
@@ -61,6 +63,10 @@ class GemmReference:
         p = self._problem
         return len(self.host_rows) * len(self.host_columns) / (p.m * p.n)
 
+    def rows_below(self, count: int) -> int:
+        """How many of the rows are below ``count``."""
+        return int(np.searchsorted(self.host_rows, count))
+
     def compute(self, first_rows: int) -> None:
         """Reference of the operands' present inputs; of a sample, the first ``first_rows`` rows are part.
 
@@ -69,21 +75,29 @@ class GemmReference:
         """
         if self._done == (self._operands.seed, first_rows):
             return
-        cupy = require_cupy()
-        self.host_rows, self.host_columns = self._choose(first_rows)
-        self.rows, self.columns = cupy.asarray(self.host_rows), cupy.asarray(self.host_columns)
-        shape = (len(self.host_rows), len(self.host_columns))
-        self.reference, self.scale = cupy.empty(shape, np.float64), cupy.empty(shape, np.float64)
-        self._product(self.reference, absolute=False)
-        self._product(self.scale, absolute=True)
-        p, pointers, scalars = self._problem, self._operands.pointers, self._operands.scalars
-        apply_epilogue(
-            self.reference, self.scale, Axis.of(self.rows), Axis.of(self.columns), p.out.numpy,
-            alpha=scalars.get("alpha", 1.0), beta=scalars.get("beta", 0.0), c=pointers.get("c", 0),
-            ldc=self._operands.output.ld, bias=pointers.get("bias", 0),
-        )  # fmt: skip
+        self._fill(*self._choose(first_rows))
         self._check()
         self._done = (self._operands.seed, first_rows)
+
+    def compute_special(self, rows: int) -> None:
+        """Plant NaN and infinities in A and B, then take the reference of the first ``rows`` rows.
+
+        They stand at the first and the last k: a kernel that masks one operand's K tail, but not the other's, reads
+        those of the next row or column and multiplies them by its zeros. The operands are to be refreshed afterwards.
+        """
+        p, pointers = self._problem, self._operands.pointers
+        a, b = self._operands.tensors[0], self._operands.tensors[1]
+        for row, k, value in ((1, 0, np.nan), (4, 0, np.inf), (6, p.k - 1, -np.inf)):
+            place = row * a.ld + k if p.layout[0] == "n" else k * a.ld + row
+            if row < rows:
+                _write(pointers["a"], a, place, value)
+        for column, k, value in ((2, 0, np.nan), (5, 0, -np.inf), (7, p.k - 1, np.inf)):
+            place = k * b.ld + column if p.layout[1] == "n" else column * b.ld + k
+            if column < p.n:
+                _write(pointers["b"], b, place, value)
+        columns = self._choose(0)[1]
+        self._fill(np.arange(min(rows, SPECIAL_ROWS), dtype=np.int64), columns)
+        self._done = None
 
     # -------------------------------------------------------------------------------------------------- internals
 
@@ -98,6 +112,22 @@ class GemmReference:
             verify.sample_axis(p.m, rows, rng, always=(0, p.m - 1, *range(1, min(first_rows, p.m)))),
             verify.sample_axis(p.n, columns, rng),
         )
+
+    def _fill(self, rows: Array, columns: Array) -> None:
+        """Reference and scale at these rows and columns."""
+        cupy = require_cupy()
+        self.host_rows, self.host_columns = rows, columns
+        self.rows, self.columns = cupy.asarray(rows), cupy.asarray(columns)
+        shape = (len(rows), len(columns))
+        self.reference, self.scale = cupy.empty(shape, np.float64), cupy.empty(shape, np.float64)
+        self._product(self.reference, absolute=False)
+        self._product(self.scale, absolute=True)
+        p, pointers, scalars = self._problem, self._operands.pointers, self._operands.scalars
+        apply_epilogue(
+            self.reference, self.scale, Axis.of(self.rows), Axis.of(self.columns), p.out.numpy,
+            alpha=scalars.get("alpha", 1.0), beta=scalars.get("beta", 0.0), c=pointers.get("c", 0),
+            ldc=self._operands.output.ld, bias=pointers.get("bias", 0),
+        )  # fmt: skip
 
     def _product(self, out: Any, *, absolute: bool) -> None:
         cupy = require_cupy()
@@ -165,6 +195,16 @@ def _copied(address: int, tensor: Tensor, rows: Array | None, columns: Array | N
     if rows is None:
         return np.stack([_line(address, tensor, int(c), tensor.shape[0], tensor.ld) for c in columns], axis=1)
     return np.array([[_line(address, tensor, int(r * tensor.ld + c), 1, 1)[0] for c in columns] for r in rows])
+
+
+def _write(address: int, tensor: Tensor, place: int, value: float) -> None:
+    """One element of a device matrix; waits, since the host memory is gone afterwards."""
+    cupy = require_cupy()
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    host = np.array([value], np.float32).astype(tensor.dtype.np)
+    target, size = address + place * tensor.dtype.bytes, tensor.dtype.bytes
+    runtime.memcpyAsync(target, host.ctypes.data, size, runtime.memcpyHostToDevice, stream.ptr)
+    stream.synchronize()
 
 
 def _line(address: int, tensor: Tensor, start: int, count: int, step: int) -> Array:

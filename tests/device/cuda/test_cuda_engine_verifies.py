@@ -31,7 +31,8 @@ def test_a_right_kernel_passes_in_every_type_layout_and_epilogue(
         assert 0 < verification.rel_error <= verification.error_bound
         assert 0 < verification.excess <= 1
         assert verification.checks[0].startswith("m=77:")
-        assert len(verification.checks) == 4
+        assert len(verification.checks) == 5
+        assert "NaN and infinities" in verification.checks[-1]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 300, 7), (300, 1, 7), (17, 16, 1), (64, 64, 64), (515, 513, 65)])
@@ -70,6 +71,14 @@ def test_planted_faults_are_caught(engine: Any, planted: Callable[..., Job], fau
     assert not engine.spent
 
 
+def test_a_k_tail_masked_in_one_operand_alone_is_caught(engine: Any, planted: Callable[..., Job]) -> None:
+    """Finite values of the next row times zero hide it; NaN and infinity do not."""
+    spoil = "for (int k = K; k < K + 6; k++) if (row + 1 < m) acc += hw::to_float(a[(i64)row * lda + k]) * 0.f;"
+    report = engine.run(planted(Gemm(100, 71, 50, "bf16"), spoil=spoil, measure=False))
+    assert report.outcome is Outcome.WRONG
+    assert "With NaN and infinities among the inputs" in report.detail
+
+
 def test_padding_between_rows_is_watched(engine: Any, planted: Callable[..., Job]) -> None:
     after = "if (row == 4 && column == N - 1) d[(i64)row * ldd + N] = hw::from_float<TD>(0.f);"
     report = engine.run(planted(Gemm(60, 40, 32, "fp16", ldd=44), after=after, measure=False))
@@ -104,7 +113,7 @@ def test_a_kernel_whose_m_is_compiled_in_is_verified_at_that_m(engine: Any, plan
     constants = {"n": 40, "k": 40, "m": 70}
     report = engine.run(planted(Gemm(70, 40, 40), recipe={"constants": constants}, measure=False))
     assert report.outcome is Outcome.CORRECT
-    assert len(report.verification.checks) == 1
+    assert len(report.verification.checks) == 2
 
 
 def test_launch_refusals_are_reports(engine: Any, planted: Callable[..., Job]) -> None:
