@@ -37,7 +37,8 @@ class CheckedKernel:
     ``source`` says how far the source can be believed: ``own`` (what this gemmtune renders), ``trusted``, or
     ``foreign``. ``cubin`` says whether NVRTC makes this very cubin from the source: ``reproduced``, ``differs``, or
     ``unknown`` where that was not tried: NVRTC missing or of another version, or a foreign source. ``ratio`` is
-    measured now and ``recorded`` by the pack, ``drift`` the one over the other minus 1.
+    measured now and ``recorded`` by the pack on a device of this very key (else None), ``drift`` the one over the
+    other minus 1.
     """
 
     sha: str
@@ -69,6 +70,8 @@ class CheckedKernel:
         if self.drift is not None:
             word = "drifted" if abs(self.drift) > DRIFT else "as recorded"
             parts.append(f"{self.ratio:.3f} x the baseline, recorded {self.recorded:.3f} ({self.drift:+.1%}, {word})")
+        elif self.ratio is not None:
+            parts.append(f"{self.ratio:.3f} x the baseline")
         parts.append(f"source {self.source}, cubin {self.cubin}")
         return "; ".join([*parts, *([self.detail] if self.detail else [])])
 
@@ -157,7 +160,7 @@ class _Check:
         source = "own" if foreign is None else "trusted" if self._trust else "foreign"
         # a foreign source is not compiled either: a compiler can be made to run for ever
         cubin = "unknown" if source == "foreign" else self._reproduced(text)
-        verdict, detail, report = self._verdict(text, foreign)
+        where, verdict, detail, report = self._verdict(text, foreign)
         verification = None if report is None else report.verification
         measurement = None if report is None else report.measurement
         point = self._point()
@@ -172,7 +175,7 @@ class _Check:
             rel_error=verification.rel_error if verification else None,
             error_bound=verification.error_bound if verification else None,
             ratio=measurement.ratio if measurement and not measurement.estimated else None,
-            recorded=point.ratio if point else None,
+            recorded=point.ratio if point and where == self._table.device else None,
         )
 
     def _point(self) -> Point | None:
@@ -212,16 +215,18 @@ class _Check:
             return "differs"
         return "reproduced" if made.cubin_sha256 == self._kernel.sha else "differs"
 
-    def _verdict(self, text: str, foreign: str | None) -> tuple[Verdict, str, Report | None]:
+    def _verdict(self, text: str, foreign: str | None) -> tuple[str, Verdict, str, Report | None]:
+        """Device key, verdict, detail, report."""
         kernel, table = self._kernel, self._table
         try:
             device = self._devices.for_table(table)
         except ToolchainError as error:
-            return "not run", str(error), None
+            return "", "not run", str(error), None
+        key = device.gpu.key
         if device.kind == "emulator" and foreign is not None and not self._trust:
-            return "not run", f"{foreign}: pass trust=True (--trust) to run it all the same.", None
+            return key, "not run", f"{foreign}: pass trust=True (--trust) to run it all the same.", None
         if device.gpu.arch != kernel.arch:
-            return "not run", f"it is compiled for {kernel.arch}, but {device.name} is {device.gpu.arch}.", None
+            return key, "not run", f"it is compiled for {kernel.arch}, but {device.name} is {device.gpu.arch}.", None
         resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
         compiled = CompiledKernel(
             self._source(text),
@@ -245,9 +250,9 @@ class _Check:
         )
         report = device.run(job, TIMEOUT)
         if report.outcome is Outcome.CORRECT:
-            return "correct", "", report
+            return key, "correct", "", report
         wrong = report.outcome in (Outcome.WRONG, Outcome.UNSTABLE)
-        return ("wrong" if wrong else "failed"), f"{report.outcome}: {report.detail}", report
+        return key, ("wrong" if wrong else "failed"), f"{report.outcome}: {report.detail}", report
 
 
 class _Devices:

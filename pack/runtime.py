@@ -22,7 +22,7 @@ from gemmtune.pack.arrays import Arrays, Signature, arrays_of
 from gemmtune.pack.call import Call, Operands, plan_call
 from gemmtune.pack.dispatch import Dispatch, Explanation, table_for
 from gemmtune.pack.executor import DeviceState, Run
-from gemmtune.pack.extras import Extras, read_extras, refuse_overlap
+from gemmtune.pack.extras import Extras, reach, read_extras, refuse_overlap
 from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.profile import profile
 from gemmtune.space.errors import ArrayError, ToolchainError, UnknownNameError
@@ -164,14 +164,17 @@ class Pack:
             extras = read_extras(arrays, out, bias, c, alpha, beta)
         key = _key(signature_a, signature_b, address_a, address_b, stream, out_dtype, precision, extras)
         addresses = {"a": address_a, "b": address_b}
-        plan = self._plans().get(key)
+        try:
+            plan = self._plans().get(key)
+        except TypeError:
+            raise ArrayError(f"out_dtype {out_dtype!r} or precision {precision!r} is no dtype or name.") from None
         if plan is None:
             plan = self._plan(arrays, (signature_a, signature_b), addresses, extras, stream, out_dtype, precision)
             self._keep(key, plan)
         call, run = plan.call, plan.run
         if extras is not None:
             addresses |= extras.addresses
-            refuse_overlap(plan.given, addresses)
+            refuse_overlap(plan.given, plan.reached, addresses)
         if run is None:
             return self._prepared(arrays, call, a, b, out, bias, c, alpha, beta, out_dtype, precision)
         d = out
@@ -240,13 +243,13 @@ class Pack:
             low_bits |= extras.addresses
         call = plan_call(given, None if out_dtype is None else arrays.dtype_name(out_dtype), precision)
         if call.problem is None:
-            return _Plan(given, call, None)
+            return _Plan(given, reach(given), call, None)
         if call.staged:
             low_bits["d"] = 0
         low_bits.setdefault("c", low_bits["d"])
         tensors = [t.name for t in call.problem.tensors()]
         bits = {name: low_bits[name] & POINTER_BITS for name in tensors}
-        return _Plan(given, call, self._state(device).plan(call.problem, bits, stream))
+        return _Plan(given, reach(given), call, self._state(device).plan(call.problem, bits, stream))
 
     def _state(self, device: int) -> DeviceState:
         with self._lock:
@@ -379,6 +382,7 @@ class _Plan:
     """What calls of one key do: ``run`` launches, where the arrays can be read as they are."""
 
     given: Operands
+    reached: tuple[tuple[str, int, int], ...]
     call: Call
     run: Run | None
 

@@ -115,6 +115,12 @@ def test_a_right_kernel_on_a_gpu_is_measured_again(tmp_path: Path) -> None:
     )
 
 
+def test_drift_is_told_only_of_the_device_it_was_recorded_on(tmp_path: Path) -> None:
+    (kernel,) = check(pack_of(1.2), tmp_path, Bench(ratio=1.0, gpu=gpu("h100"))).kernels
+    assert (kernel.verdict, kernel.ratio, kernel.recorded, kernel.drift) == ("correct", 1.0, None, None)
+    assert "1.000 x the baseline" in str(kernel)
+
+
 def test_a_wrong_kernel_fails_the_report(tmp_path: Path) -> None:
     report = check(pack_of(), tmp_path, Bench(Outcome.WRONG))
     assert report.kernels[0].verdict == "wrong"

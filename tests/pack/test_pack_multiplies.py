@@ -399,12 +399,13 @@ def test_ranks_shapes_and_dtypes(framework: Any, launches: Any, empty_pack: Pack
     refuses(empty_pack, framework, a, b, "(7, 6)", out=wrap(numbers((7, 6))))
     refuses(empty_pack, framework, a, b, "out_dtype", out=wrap(numbers((6, 7))), out_dtype="fp16")
     refuses(empty_pack, framework, a, b, "float8", out_dtype="float8")
+    refuses(empty_pack, framework, a, b, "out_dtype", out_dtype=["fp16"])
     refuses(empty_pack, framework, a, b, "7 columns", bias=wrap(numbers((6,))))
     refuses(empty_pack, framework, a, b, "bias is fp16", bias=wrap(numbers((7,), np.float16)))
     refuses(empty_pack, framework, a, b, "c has the shape (7, 6)", c=wrap(numbers((7, 6))))
     refuses(empty_pack, framework, a, b, "bias cannot", bias=wrap(numbers((7,))), alpha=2.0)
     refuses(empty_pack, framework, a, b, "no c", beta=2.0)
-    refuses(empty_pack, framework, a, b, "alpha is a str", alpha="2")
+    refuses(empty_pack, framework, a, b, "alpha is '2'", alpha="2")
 
 
 def test_a_result_over_an_input_is_refused(framework: Any, launches: Any, empty_pack: Pack) -> None:
