@@ -7,6 +7,7 @@ event stands between graphs. Graphs last about 2.5 ms, so that what starting one
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +33,11 @@ BURST_IDLE = 0.08
 
 def launches_for(us: float, copies: int) -> int:
     """Launches of a graph: about :data:`GRAPH_US` long, whole turns of the rotation unless that would take too long."""
-    wanted = max(1, round(GRAPH_US / max(us, 0.5)))
-    turns = max(copies, -(-wanted // copies) * copies)
-    if turns > MOST_LAUNCHES or turns * us > LONGEST_GRAPH_US:
-        return max(1, min(wanted if turns > MOST_LAUNCHES else turns, MOST_LAUNCHES, int(LONGEST_GRAPH_US / us)))
-    return turns
+    us = max(us, 0.5)
+    wanted = math.ceil(GRAPH_US / us)
+    most = max(1, min(MOST_LAUNCHES, int(LONGEST_GRAPH_US / us)))
+    launches = min(max(wanted + -wanted % copies, copies), most)
+    return launches - launches % copies if launches > copies else launches
 
 
 class Replay:
