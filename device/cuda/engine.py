@@ -176,14 +176,16 @@ class CudaEngine:
         bench = self._at(job.problem)
         watch = Stopwatch(self._stream, job.regime, self._monitor)
         baseline = Series(bench.baseline(job.cache, watch))
+        baseline.settle(watch.once(lambda: baseline.replay.launch(self._stream)) / baseline.replay.launches)
         series: dict[int, Series] = {}
         for index, (kernel, _) in kernels.items():
             calls = bench.calls(kernel, job.cache)
             us = estimate(calls, watch, 1)
             us = estimate(calls, watch, 3 if us < 10_000 else 1)
             series[index] = Series(Replay(f"kernel {index}", calls, launches_for(us, len(calls)), self._stream))
+            series[index].settle(us)
         self._warm(watch, bench, [*(s.replay for s in series.values()), baseline.replay])
-        interleave(watch, baseline, list(series.values()), replace(FINAL, seconds=FINAL.seconds * (1 + len(series))))
+        interleave(watch, baseline, list(series.values()), FINAL)
         self._busy_until = time.perf_counter()
         return {index: _judged(kernels[index][1], measurement(s, baseline, watch)) for index, s in series.items()}
 

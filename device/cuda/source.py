@@ -9,6 +9,10 @@ _COMMON = r"""
 #define EACH(i, count) \
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (i64)gridDim.x * blockDim.x
 
+// CuPy compiles with -ftz=true, under which a plain conversion loses subnormals.
+FN double wide(float x) { double r; asm("cvt.f64.f32 %0, %1;" : "=d"(r) : "f"(x)); return r; }
+template <class T> FN double wide(T x) { return wide(to_float(x)); }
+
 // splitmix64 (Steele, Lea, Flood 2014): every element's bits are a function of (seed, index) alone
 FN u64 mix(u64 x) {
   x += 0x9e3779b97f4a7c15ull;
@@ -33,7 +37,7 @@ FN i64 at(const Axis& axis, i64 i) { return axis.indices ? axis.indices[axis.fir
 
 template <class T> FN void gather(const T* p, i64 ld, Axis rows, Axis columns, int absolute, double* out) {
   for (EACH(i, rows.count * columns.count)) {
-    const double x = (double)to_float(p[at(rows, i / columns.count) * ld + at(columns, i % columns.count)]);
+    const double x = wide(p[at(rows, i / columns.count) * ld + at(columns, i % columns.count)]);
     out[i] = absolute ? fabs(x) : x;
   }
 }
@@ -45,12 +49,12 @@ template <class T> FN void epilogue(double* reference, double* scale, Axis rows,
     const i64 row = at(rows, i / columns.count), column = at(columns, i % columns.count);
     double r = alpha * reference[i], s = fabs(alpha) * scale[i];
     if (c && beta != 0.) {
-      const double x = to_float(c[row * ldc + column]);
+      const double x = wide(c[row * ldc + column]);
       r += beta * x;
       s += fabs(beta) * fabs(x);
     }
     if (bias) {
-      const double x = to_float(bias[column]);
+      const double x = wide(bias[column]);
       r += x;
       s += fabs(x);
     }
@@ -77,7 +81,7 @@ template <class T> FN void compare(const T* d, i64 ldd, Axis rows, Axis columns,
   const double infinity = __longlong_as_double(0x7ff0000000000000ll);
   for (EACH(i, rows.count * columns.count)) {
     const T raw = d[at(rows, i / columns.count) * ldd + at(columns, i % columns.count)];
-    const double value = (double)to_float(raw), ref = reference[i], s = scale[i], size = fabs(ref);
+    const double value = wide(raw), ref = reference[i], s = scale[i], size = fabs(ref);
     const double tolerance = law.accumulation * s + law.rounding * size + law.tiny;
     const bool overflows = isfinite(ref) && size - tolerance > law.largest * (1 + law.rounding);
     const double expected = overflows ? copysign(infinity, ref) : ref;

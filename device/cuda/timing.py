@@ -1,7 +1,12 @@
 """Timing: CUDA graphs of launches that rotate over operand copies, in rounds that interleave everything compared.
 
-A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike; one
-event stands between graphs. Graphs last about 2.5 ms, so that what starting one costs does not count.
+A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike.
+Graphs last about 2.5 ms, so that what starting one costs does not count.
+
+The SM clock follows the power drawn over the last tens of milliseconds, and kernels differ in what they draw: measured
+back to back, a frugal kernel lends its clock to a hungry one. Where several things are compared for the record in the
+sustained regime, each sample therefore follows :data:`SETTLE` seconds of the same kernel, untimed, so that every one
+runs at the clock that its own power leaves. Trials, which only rank, go without.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ TIGHT = 0.005
 """Half-width of the ratio's interval, relative, at which repeating stops."""
 BEATEN = 0.33
 """A kernel whose ratio surely lies below this fraction of the best one's is abandoned."""
+SETTLE = 0.04
+"""Seconds that a kernel runs untimed before each of its samples, where it is compared for the record."""
 BURST_IDLE = 0.08
 """Seconds of idling before each sample of the burst regime, in which the card's power budget recovers."""
 
@@ -68,6 +75,12 @@ class Series:
 
     replay: Replay
     samples: list[float] = field(default_factory=list)
+    lead: int = 0
+    """Untimed replays before each sample in the sustained regime."""
+
+    def settle(self, us: float, seconds: float = SETTLE) -> None:
+        """Let ``seconds`` of replays precede each sample; ``us`` is about what a launch takes."""
+        self.lead = math.ceil(seconds * 1e6 / (max(us, 0.5) * self.replay.launches))
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class Plan:
 
 
 TRIAL = Plan(6, 12, 0.12)
-FINAL = Plan(12, 40, 1.5)
+FINAL = Plan(8, 40, 3.0)
 
 
 class Stopwatch:
@@ -133,17 +146,18 @@ class Stopwatch:
                 item.samples.append(us / item.replay.launches)
                 self._read_clock()
             return
-        events = self._grown(len(order) + 1)
-        events[0].record(self._stream)
-        for item, event in zip(order, events[1:], strict=False):
+        events = self._grown(2 * len(order))
+        for item, start, end in zip(order, events[::2], events[1::2], strict=False):
+            for _ in range(item.lead):
+                item.replay.launch(self._stream)
+            start.record(self._stream)
             item.replay.launch(self._stream)
-            event.record(self._stream)
+            end.record(self._stream)
         self._read_clock()  # while the GPU is busy
-        last = events[len(order)]
-        last.synchronize()
+        events[2 * len(order) - 1].synchronize()
         elapsed = require_cupy().cuda.get_elapsed_time
-        for index, item in enumerate(order):
-            item.samples.append(float(elapsed(events[index], events[index + 1])) * 1e3 / item.replay.launches)
+        for item, start, end in zip(order, events[::2], events[1::2], strict=False):
+            item.samples.append(float(elapsed(start, end)) * 1e3 / item.replay.launches)
 
     def _grown(self, count: int) -> list[Any]:
         while len(self._events) < count:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmtune.device.cuda.reference import GemmReference, affordable_flops
-from gemmtune.device.cuda.timing import FINAL, TRIAL, Plan, Series, interleave, measurement
+from gemmtune.device.cuda.timing import FINAL, SETTLE, TRIAL, Plan, Series, interleave, measurement
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
 
@@ -98,3 +98,12 @@ def test_noisy_ratios_use_the_plan_up() -> None:
 def test_a_clear_loser_stops_at_once() -> None:
     _, ours, _ = race(0.05, FINAL, stop=lambda: True)
     assert len(ours.samples) == 2
+
+
+@given(st.floats(1.0, 1e5), st.integers(1, 500))
+def test_what_runs_untimed_before_a_sample_lasts_long_enough(us: float, launches: int) -> None:
+    series = Series(SimpleNamespace(launches=launches))  # type: ignore[arg-type]
+    assert series.lead == 0
+    series.settle(us)
+    assert SETTLE * 1e6 <= series.lead * launches * us * (1 + 1e-9)
+    assert (series.lead - 1) * launches * us < SETTLE * 1e6

@@ -14,7 +14,7 @@ from gemmtune.space.dtypes import DTYPES
 from gemmtune.space.problem import ErrorBound
 
 pytestmark = pytest.mark.gpu
-BOUND = ErrorBound(1e-4, 2.0**-9)
+BOUND = ErrorBound(1e-4, 2.0**-8)
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
