@@ -6,6 +6,7 @@ library whose bytes do not match the digest beside it (truncated, altered) is bu
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -52,24 +53,27 @@ def core_key(toolchain: Toolchain) -> str:
     return _digest(toolchain.command, toolchain.version, toolchain.core_flags(), *sources)
 
 
-def _publish(directory: Path, name: str, build: list[str], toolchain: Toolchain, timeout: float) -> Path:
-    """Build ``directory / name`` with the arguments ``build`` (``-o`` is added), unless it is there and whole."""
-    library, mark = directory / name, directory / f"{name}.sha256"
-    try:
+def _publish(
+    library: Path, toolchain: Toolchain, arguments: list[str], timeout: float, text: str | None = None
+) -> Path:
+    """Build ``library`` unless it is there and whole; ``text`` is one more source to compile."""
+    mark = library.with_name(f"{library.name}.sha256")
+    with contextlib.suppress(OSError):
         if hashlib.sha256(library.read_bytes()).hexdigest() == mark.read_text(encoding="ascii").strip():
             return library
-    except OSError:
-        pass
     try:
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=directory) as scratch:
-            made, made_mark = Path(scratch) / name, Path(scratch) / "mark"
-            toolchain.compile([*build, "-o", str(made)], timeout)
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=library.parent) as scratch:
+            made, made_mark, source = (Path(scratch) / name for name in ("made.so", "mark", "source.cpp"))
+            if text is not None:
+                source.write_text(text, encoding="utf-8")
+                arguments = [*arguments, str(source)]
+            toolchain.compile([*arguments, "-o", str(made)], timeout)
             made_mark.write_text(hashlib.sha256(made.read_bytes()).hexdigest(), encoding="ascii")
             made.replace(library)
             made_mark.replace(mark)
     except OSError as error:
         raise ToolchainError(
-            f"The emulator's cache {directory} cannot be written ({error}): free space there, or set GEMMTUNE_CACHE."
+            f"The emulator's cache {library.parent} cannot be written ({error}): free space, or set GEMMTUNE_CACHE."
         ) from None
     return library
 
@@ -95,7 +99,7 @@ def build_core(toolchain: Toolchain | None = None) -> Path:
     toolchain = toolchain or find_toolchain()
     directory = _directory(core_key(toolchain))
     sources = [str(NATIVE / name) for name in _native_sources() if name.endswith(".cpp")]
-    return _publish(directory, "core.so", [*toolchain.core_flags(), "-shared", *sources], toolchain, CORE_TIMEOUT)
+    return _publish(directory / "core.so", toolchain, [*toolchain.core_flags(), "-shared", *sources], CORE_TIMEOUT)
 
 
 def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, capability: int = 90) -> Path:
@@ -114,20 +118,37 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     toolchain = toolchain or find_toolchain()
     build_core(toolchain)  # so that what fails below is the source's fault
     directory = _directory(core_key(toolchain))
-    header = directory / "include" / HEADER
-    wanted = f'#include "{NATIVE / "hw.h"}"\n'
-    if not header.exists() or header.read_text(encoding="utf-8") != wanted:
-        temporary = header.with_name(f".hw.{os.getpid()}")
-        temporary.write_text(wanted, encoding="utf-8")
-        temporary.replace(header)
     flags = (*toolchain.kernel_flags(), f"-D__CUDA_ARCH__={capability * 10}")
-    key = _digest(text, entry, flags)
-    source = directory / "kernels" / f"{key}.cpp"
-    source.write_text(f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n', encoding="utf-8")
+    library = directory / "kernels" / f"{_digest(text, entry, flags)}.so"
+    arguments = [*flags, f"-I{_include(directory)}", "-shared", "-nostdlib"]
+    source = f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n'
     try:
-        arguments = [*flags, f"-I{directory / 'include'}", "-shared", "-nostdlib", str(source)]
-        return _publish(directory / "kernels", f"{key}.so", arguments, toolchain, KERNEL_TIMEOUT)
+        return _publish(library, toolchain, arguments, KERNEL_TIMEOUT, source)
     except CompilerFailure as failure:
         raise CompileError(f"Kernel {entry} does not compile for the emulator: {failure.log}") from None
-    finally:
-        source.unlink(missing_ok=True)
+
+
+def _include(directory: Path) -> Path:
+    """A folder in which ``gemmtune/hw.cuh`` is the emulator's twin of the intrinsics."""
+    header = directory / "include" / HEADER
+    wanted = f'#include "{NATIVE / "hw.h"}"\n'
+    try:
+        if not header.exists() or header.read_text(encoding="utf-8") != wanted:
+            temporary = header.with_name(f".hw.{os.getpid()}")
+            temporary.write_text(wanted, encoding="utf-8")
+            temporary.replace(header)
+    except OSError as error:
+        raise ToolchainError(
+            f"The emulator's cache {directory} cannot be written ({error}): set GEMMTUNE_CACHE."
+        ) from None
+    return directory / "include"
+
+
+def prune_kernels(keep: int = 1000) -> None:
+    """Delete all but the ``keep`` newest kernel libraries of every core: each is some 50 KB, a study makes hundreds."""
+    for directory in cache_root().glob("*/kernels"):
+        with contextlib.suppress(OSError):  # another process may be pruning too
+            by_age = sorted(directory.glob("*.so"), key=lambda p: p.stat().st_mtime, reverse=True)
+            for library in by_age[keep:]:
+                library.unlink(missing_ok=True)
+                library.with_name(f"{library.name}.sha256").unlink(missing_ok=True)

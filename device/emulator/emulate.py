@@ -135,7 +135,7 @@ def emulate(
                     raise EmulationFault("precondition", f"the kernel may not be launched for this problem: {unmet}")
                 outcome = attempt.execute()
             except EmulationFault as fault:
-                detail, kind = f"{attempt.label}: {fault}", fault.kind
+                detail, kind = f"With {attempt.label}: {fault}.", fault.kind
                 break
             checks.append(outcome.words)
             worst_error, worst_excess = max(worst_error, outcome.rel_error), max(worst_excess, outcome.excess)
@@ -202,7 +202,7 @@ class _Attempt:
     ) -> None:
         self._library, self._recipe, self._problem, self._run, self._seed = library, recipe, problem, run, seed
         self._lds = pitches(problem, like, padded=run.padded)
-        self.label = f"{axis_map(problem).row_axis}={run.size}, schedule {run.schedule.name}"
+        self.label = f"{axis_map(problem).row_axis}={run.size} under the {run.schedule.name} schedule"
         shape = output_of(problem).shape
         per_element = problem.flops // (2 * shape[0] * shape[1])
         self._tile_work = per_element * recipe.tile.rows * recipe.tile.columns

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from gemmtune.device.base import Job, Measurement, Outcome, Report, Verification
-from gemmtune.device.emulator.build import build_core
+from gemmtune.device.base import Job, Measurement, Outcome, Report
+from gemmtune.device.emulator.build import build_core, prune_kernels
 from gemmtune.device.emulator.emulate import WORK, Emulation, emulate
 from gemmtune.space.errors import CompileError, LaunchError
 from gemmtune.space.estimate import estimate
@@ -40,6 +40,7 @@ class EmulatorEngine:
 
     def __init__(self, gpu_name: str) -> None:
         self.gpu = gpu(gpu_name)
+        prune_kernels()
         self._capability = self.gpu.capability[0] * 10 + self.gpu.capability[1]
         build_core()
 
@@ -61,7 +62,7 @@ class EmulatorEngine:
         seconds = {"verify": time.perf_counter() - started}
         if not emulation.verification.passed:
             outcome = _OUTCOMES.get(emulation.fault, Outcome.WRONG)
-            return Report(outcome, _sentence(emulation.verification), emulation.verification, seconds=seconds)
+            return Report(outcome, emulation.verification.detail, emulation.verification, seconds=seconds)
         verification = emulation.verification if job.verify else None
         return Report(
             Outcome.CORRECT,
@@ -92,7 +93,3 @@ class EmulatorEngine:
         return Measurement(
             us=estimated.us, us_low=estimated.us, us_high=estimated.us, estimated=True, counters=counters
         )
-
-
-def _sentence(verification: Verification) -> str:
-    return verification.detail[:1].upper() + verification.detail[1:]

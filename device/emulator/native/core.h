@@ -49,8 +49,21 @@ struct Thread : Fiber {
   u64 fence_tick = 0;
 };
 
-struct Barrier { u32 arrived = 0; ThreadSet waiting; };
-struct PendingCollective { bool used = false, aligned = false; u32 mask = 0, arrived = 0; Collective operation = nullptr; int line = 0; const char* name = ""; void* arguments[WARP]; };
+struct Barrier {
+  u32 arrived = 0;
+  int line = 0;  // of the first to arrive
+  ThreadSet waiting;
+};
+
+// A warp collective that some lanes have reached.
+struct PendingCollective {
+  bool used = false;
+  u32 mask = 0, arrived = 0;
+  Collective operation = nullptr;
+  int line = 0;
+  const char* name = "";
+  void* arguments[WARP];
+};
 struct WarpState { PendingCollective pending[4]; };  // lanes may have parted into several masks
 
 struct Counters { u64 switches = 0, collectives = 0, barriers = 0, copies = 0, blocks = 0; };

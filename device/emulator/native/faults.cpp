@@ -15,8 +15,8 @@ void note_fault(const char* kind, const std::string& message) {
   state.fault_message = message;
 }
 
-// Ends the launch with "block (x,y,z) thread t: message". Callers hold nothing that needs a destructor... beyond what
-// may leak once a fault: the stack is left behind as it is.
+// Ends the launch with "block (x,y,z) thread t: message". The stack is left behind as it is: what a caller's destructors
+// would have freed leaks, once a fault.
 void fail(const char* kind, const char* format, ...) {
   char text[700];
   int n = snprintf(text, sizeof text, "block (%u,%u,%u) thread %u: ", state.block_idx.x, state.block_idx.y, state.block_idx.z, current->index);

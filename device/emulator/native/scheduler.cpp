@@ -101,11 +101,15 @@ void maybe_preempt() {
   if (state.preempt && state.next_random() % 8 == 0) yield();
 }
 
-// __syncthreads: every thread of the block that has not ended takes part.
+// __syncthreads: every thread of the block that has not ended takes part, and all at one line: CUDA leaves undefined
+// what a barrier under a condition does that does not hold for the whole block alike.
 void block_barrier(int line) {
   spend(line);
   maybe_preempt();
   Barrier& barrier = state.block_barrier;
+  if (!barrier.arrived) barrier.line = line;
+  if (barrier.line != line)
+    fail("divergence", "the block barrier in line %d is reached while other threads wait at the one in line %d", line, barrier.line);
   if (++barrier.arrived == state.live) {
     release_barrier();
     return;

@@ -23,7 +23,7 @@ void warp_collective(u32 mask, Collective operation, void* argument, const char*
     for (auto& p : state.warps[self->warp].pending)
       if (!p.used) pending = &p;
     if (!pending) fail("divergence", "warp %u has parted into more than 4 groups at %s in line %d", self->warp, name, line);
-    pending->used = true, pending->aligned = aligned, pending->mask = mask, pending->arrived = 0;
+    pending->used = true, pending->mask = mask, pending->arrived = 0;
     pending->operation = operation, pending->line = line, pending->name = name;
   }
   const bool same = pending->mask == mask && pending->operation == operation && !(pending->arrived & bit);

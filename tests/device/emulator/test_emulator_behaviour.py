@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +98,12 @@ def test_counters_count_switches_and_collectives(unit: Callable[..., Any]) -> No
     assert counters.collectives == 100
     assert counters.operations == 3200
     assert counters.switches >= 3100
+
+
+def test_fibers_without_assembly() -> None:
+    probe = Path(__file__).with_name("fallback_probe.py")
+    done = subprocess.run([sys.executable, probe], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 class TestBuffer:

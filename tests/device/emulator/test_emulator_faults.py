@@ -106,6 +106,14 @@ def test_deadlock_says_who_waits_where(unit: Callable[..., Any], schedule: Any) 
     assert "32 threads have ended" in str(found)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
+def test_barriers_at_two_lines_are_not_one(unit: Callable[..., Any], schedule: Any) -> None:
+    found = fault(unit, "barrier_divergence", threads=64, schedule=schedule)
+    first = line_of("barrier_divergence", "sync_block")
+    assert found.kind == "divergence"
+    assert {int(n) for n in re.findall(r"line (\d+)", str(found))} == {first, first + 2}
+
+
 def test_lanes_that_disagree_on_the_mask(unit: Callable[..., Any]) -> None:
     found = fault(unit, "mask_divergence", schedule=SCHEDULES[1])  # the half with the full mask comes first
     assert found.kind == "divergence"

@@ -119,7 +119,7 @@ def test_emulate_finds_nothing_in_a_right_kernel(kernel: Kernel) -> None:
     assert 0 < found.verification.excess <= 1
     assert found.verification.coverage == 1.0
     words = found.verification.checks
-    assert [w.split(",")[0] for w in words] == ["m=130", "m=130", "m=130", f"m={2 * kernel.bm}", "m=1"]
+    assert [w.split(" ")[0] for w in words] == ["m=130", "m=130", "m=130", f"m={2 * kernel.bm}", "m=1"]
     assert found.counters["bank_conflict_factor"] >= 1
 
 

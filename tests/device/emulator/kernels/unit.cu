@@ -93,6 +93,12 @@ KERNEL deadlock(float* out) {
   else
     hw::sync_block();
 }
+KERNEL barrier_divergence(float* out) {
+  if (threadIdx.x < 32)
+    hw::sync_block();
+  else
+    hw::sync_block();
+}
 KERNEL mask_divergence(float* out) {
   if (threadIdx.x < 16)
     __syncwarp(0xffff);
