@@ -72,6 +72,10 @@ class Family(ABC):
     def context(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
         """Values for the template ``codegen/templates/<name>/kernel.cu.j2``."""
 
+    def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:
+        """Valid configurations known to do well somewhere, for a search to try first; none unless a family knows some."""
+        return []
+
     def environment(self, problem: Problem, gpu: Gpu) -> dict[str, Any]:
         """The constants that rules may use: the problem's environment and the GPU's limits."""
         return {**problem.environment(), **gpu.environment()}

@@ -308,12 +308,12 @@ their full rate for warpgroup instructions (Hopper: about 0.62 with eight warps 
 # bk in bytes of a row; every other knob swizzled, with ldmatrix where it can be, not unrolled.
 _STARTING_KNOBS = ("bm", "bn", "bk", "wm", "wn", "stages", "fragments", "splits", "group", "store", "blocks")
 _STARTING_POINTS: tuple[tuple[Value, ...], ...] = (
-    (128, 256, 64, 64, 64, 4, 2, 1, 8, "direct", 1),
-    (256, 128, 128, 64, 64, 3, 2, 1, 4, "shared", 1),
-    (128, 128, 64, 64, 64, 4, 2, 1, 8, "shared", 2),
+    (128, 256, 128, 64, 64, 3, 2, 1, 8, "shared", 1),
+    (256, 128, 128, 64, 64, 3, 2, 1, 8, "shared", 1),
+    (128, 128, 128, 64, 64, 3, 2, 1, 8, "shared", 2),
     (128, 256, 128, 64, 64, 4, 2, 1, 8, "shared", 1),
-    (192, 256, 64, 96, 64, 4, 1, 1, 8, "direct", 1),
-    (128, 128, 128, 64, 64, 3, 2, 1, 16, "direct", 2),
+    (256, 128, 128, 64, 64, 4, 2, 1, 8, "shared", 1),
+    (128, 256, 64, 64, 64, 4, 2, 1, 8, "shared", 1),
     (128, 128, 64, 64, 32, 5, 2, 1, 8, "direct", 1),
     (128, 64, 128, 32, 32, 3, 2, 1, 8, "shared", 2),
     (64, 128, 128, 32, 64, 4, 2, 2, 4, "direct", 1),
