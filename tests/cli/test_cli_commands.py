@@ -212,7 +212,7 @@ def test_studies(cli: Cli, tuned: tuple[Path, str]) -> None:
     (study,) = json.loads(cli("query", "studies", "--format", "json").out)
     assert study["trials"] == study["correct"] == TRIALS
     assert study["best"]["problem"] == study["problem"]
-    assert "sustained cold" in cli("query", "studies").out
+    assert "on emulator h200, sustained, cold, auto, seed 0" in cli("query", "studies").out
 
 
 def test_why(cli: Cli, tuned: tuple[Path, str]) -> None:

@@ -27,7 +27,6 @@ def devices() -> None:
         output.Column("device"),
         output.Column("GPU"),
         output.Column("cc"),
-        output.Column("SMs", right=True),
         *(output.Column(f.name) for f in searchable),
         output.Column("note", long=True),
     ]
@@ -38,12 +37,12 @@ def devices() -> None:
         major, minor = gpu.capability
         able = [_dtypes(f.name, gpu) for f in searchable]
         mark = " *" if name == default else ""
-        rows.append([name + mark, gpu.name, f"{major}.{minor}", str(gpu.sms), *able, note])
+        rows.append([name + mark, gpu.name.removeprefix("NVIDIA "), f"{major}.{minor}", *able, note])
     output.show_table(columns, rows)
-    print(
-        "* is what commands use where no --device is given. An emulator runs kernels on the CPU: it proves them right,"
+    output.say(
+        "* is what commands use where no --device is given. An emulator runs kernels on the CPU: it proves them right, "
+        "and its times are estimates."
     )
-    print("and its times are estimates.")
     print()
     facts = [
         ("GPU", f"{len(present)} found" if present else reason),
@@ -52,7 +51,7 @@ def devices() -> None:
         ("C++ compiler", _or_reason(_compiler)),
     ]
     for name, fact in facts:
-        print(f"{name + ':':14} {fact}")
+        output.say(f"{name + ':':14} {fact}", hanging=15)
 
 
 def _present() -> tuple[dict[str, Gpu], str]:

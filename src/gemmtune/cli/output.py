@@ -45,6 +45,16 @@ def error(sentence: str) -> None:
     sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
 
 
+def say(text: str, hanging: int = 0) -> None:
+    """Print a paragraph, wrapped at words on a terminal with ``hanging`` blanks before its further lines."""
+    if is_terminal():
+        width = max(40, console().width - 1)
+        text = textwrap.fill(
+            text, width, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False
+        )
+    print(text)
+
+
 @contextmanager
 def busy(text: str) -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being done, with a spinner; silent elsewhere. Yields what changes the text."""

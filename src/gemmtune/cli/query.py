@@ -183,24 +183,24 @@ def studies(
     columns = [
         output.Column("study", right=True),
         output.Column("begun"),
-        output.Column("problem"),
-        output.Column("device"),
-        output.Column("regime"),
-        output.Column("strategy"),
-        output.Column("seed", right=True),
         output.Column("trials", right=True),
         output.Column("correct", right=True),
         output.Column("best us", right=True),
         output.Column("ratio", right=True),
+        output.Column("what", long=True),
     ]
     rows = [
         [
-            str(r.id), _moment(r.created), r.problem_key, f"{r.kind} {r.gpu.short or r.gpu.name}",
-            f"{r.regime} {r.cache}", r.strategy, str(r.seed), str(r.trials), str(r.correct),
-            _time(r.best) if r.best else "-", output.ratio(r.best.timing.ratio if r.best and r.best.timing else None),
+            str(r.id),
+            _moment(r.created),
+            str(r.trials),
+            str(r.correct),
+            _time(r.best) if r.best else "-",
+            output.ratio(r.best.timing.ratio if r.best and r.best.timing else None),
+            f"{r.problem_key} on {_device(r)}, {r.regime}, {r.cache}, {r.strategy}, seed {r.seed}",
         ]
         for r in records
-    ]  # fmt: skip
+    ]
     output.show_table(columns, rows)
 
 
@@ -323,7 +323,7 @@ def _outcome(text: str | None) -> str | None:
     return text
 
 
-def _device(record: TrialRecord) -> str:
+def _device(record: TrialRecord | StudyRecord) -> str:
     return f"{record.kind} {record.gpu.short or record.gpu.name}"
 
 
