@@ -13,8 +13,8 @@ import numpy as np
 from gemmtune.space.estimate import estimate
 from gemmtune.space.space import Space
 
-SAMPLE = 256
-"""Configurations a family whose cost is estimated (about 30 us each)."""
+SAMPLE = 1024
+"""Configurations a family whose cost is estimated (some tens of microseconds each)."""
 APART = 3
 """Knobs in which two estimated starting points differ at least."""
 
