@@ -12,7 +12,9 @@ from gemmtune.search.recording import measurement_data
 from gemmtune.search.trial import TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError
-from gemmtune.space.space import Space
+from gemmtune.space.family import Family
+from gemmtune.space.gpu import Gpu
+from gemmtune.space.problem import Problem
 
 FINALISTS = 8
 BASE_LIMIT, LIMIT_EACH = 60.0, 30.0
@@ -61,7 +63,9 @@ def run_finals(runner: TrialRunner, study: Study, candidates: Sequence[TrialReco
             study.add_measurement(record.id, data, final=True)
 
 
-def standing(records: Iterable[TrialRecord], space: Space) -> list[TrialRecord]:
+def standing(
+    records: Iterable[TrialRecord], problem: Problem, gpu: Gpu, families: Iterable[Family]
+) -> list[TrialRecord]:
     """The correct trials, the winner first: those measured in the finals before the others, each by its time.
 
     Where others' medians lie within the 95 % interval of the quickest one, they are equals, and the simplest of them
@@ -74,13 +78,13 @@ def standing(records: Iterable[TrialRecord], space: Space) -> list[TrialRecord]:
         return []
     quickest = ordered[0].timing
     equals = [r for r in in_finals or ordered if _equal(r.timing, quickest)]
-    families = {family.name: family for family in space.families}
+    by_name = {family.name: family for family in families}
 
     def simplicity(record: TrialRecord) -> tuple[int | str, ...]:
         configuration = Configuration.parse(record.configuration)
-        return complexity(space.problem, configuration, families[configuration.family], space.gpu)
+        return complexity(problem, configuration, by_name[configuration.family], gpu)
 
-    known = [r for r in equals if r.family in families]
+    known = [r for r in equals if r.family in by_name]
     if not known:
         return ordered
     winner = min(known, key=simplicity)

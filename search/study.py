@@ -189,7 +189,7 @@ def _study(
     result = StudyResult(
         problem=problem,
         study_id=study.id,
-        best=standing(records, space),
+        best=standing(records, problem, device.gpu, serving),
         outcomes=dict(course.counts),
         trials=len(records),
         resumed=course.resumed,
