@@ -142,7 +142,7 @@ class History:
     def trials(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
         outcome: str | None = None, kind: str | None = None, regime: str | None = None, cache: str | None = None,
-        limit: int | None = 100,
+        study_id: int | None = None, limit: int | None = 100,
     ) -> list[TrialRecord]:  # fmt: skip
         """Finished trials, the newest study first, each study's latest trial first.
 
@@ -152,8 +152,9 @@ class History:
             UnknownNameError: a GPU or dtype that neither the history nor gemmtune knows.
             ProblemError: a malformed shape.
         """
+        wanted = Filter(gpu, shape, dtype, family, kind, regime, cache, study_id=study_id)
         with self.reading() as session:
-            return queries.trials(session, Filter(gpu, shape, dtype, family, kind, regime, cache), outcome, limit)
+            return queries.trials(session, wanted, outcome, limit)
 
     def failures(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,

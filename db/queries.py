@@ -45,6 +45,7 @@ class Filter:
     regime: str | None = None
     cache: str | None = None
     problem_key: str | None = None
+    study_id: int | None = None
 
     def studies(self, session: Session) -> Select[Any]:
         """The ids of the studies it admits (the family is a trial's matter).
@@ -66,9 +67,13 @@ class Filter:
             conditions.append(m.Problem.dtype == self.dtype)
         if self.problem_key is not None:
             conditions.append(m.Problem.key == self.problem_key)
-        for column, value in ((m.Study.kind, self.kind), (m.Study.regime, self.regime), (m.Study.cache, self.cache)):
-            if value is not None:
-                conditions.append(column == value)
+        exact: list[tuple[Any, object]] = [
+            (m.Study.kind, self.kind),
+            (m.Study.regime, self.regime),
+            (m.Study.cache, self.cache),
+            (m.Study.id, self.study_id),
+        ]
+        conditions += [column == value for column, value in exact if value is not None]
         return query.where(*conditions)
 
 

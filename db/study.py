@@ -109,11 +109,11 @@ class Study:
         )
         if trial.state == DONE:
             return f"{what} is already recorded as trial {trial.number}: read the study's trials before going on."
-        owner = f"process {trial.owner_pid} on {trial.owner_host}"
-        return (
-            f"{what} is being tried by {owner}: one process owns a study, so wait for that one or stop it; "
-            f"if it is gone, run again in an hour or call release_claims(force=True)."
-        )
+        owner = Owner(trial.owner_host or "", trial.owner_pid or 0, trial.owner_token or "")
+        cure = "wait for that one or stop it"
+        if owner.host != this_process().host:
+            cure += "; if it is gone, run again in an hour or call release_claims(force=True)"
+        return f"{what} is being tried by {owner}, and one process owns a study: {cure}."
 
     def finish(self, trial_id: int, result: TrialResult) -> None:
         """Record how a claimed trial ended, with kernel, proof and measurement, in one transaction.

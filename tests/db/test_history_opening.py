@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -92,6 +93,23 @@ def test_a_newer_schema_is_refused(path: Path):
         History(path)
     assert "9999" in sentence(error)
     assert "upgrade gemmtune" in sentence(error)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch):
+    upgrade = command.upgrade
+
+    def fail(*arguments: object) -> None:
+        upgrade(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "upgrade", fail)
+    with pytest.raises(KeyboardInterrupt):
+        History(path)
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == []
+    monkeypatch.undo()
+    with History(path) as history:
+        assert history.trials() == []
 
 
 def test_other_users_of_the_database_keep_their_tables(path: Path):

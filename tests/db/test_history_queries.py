@@ -65,6 +65,13 @@ def test_filters(history: History, make: SimpleNamespace, wanted: dict[str, obje
     assert len(history.trials(**wanted)) == count
 
 
+def test_the_trials_of_one_study(history: History, make: SimpleNamespace):
+    fill(history, make)
+    study = history.open_study(make.spec())
+    assert [t.number for t in history.trials(study_id=study.id)] == [2, 1, 0]
+    assert history.trials(study_id=99) == []
+
+
 @pytest.mark.parametrize("shape", ["512", "512x512x512", "0x1x1", "512x", "ax2x3", "", "512 512 512"])
 def test_a_malformed_shape_says_how_to_write_it(history: History, make: SimpleNamespace, shape: str):
     fill(history, make)
@@ -81,6 +88,7 @@ def test_unknown_names_are_told_with_the_known_ones(history: History, make: Simp
     fill(history, make)
     with pytest.raises(UnknownNameError, match="Unknown GPU 'h20': the history has a100, h200"):
         history.best(gpu="h20")
+    assert history.best_kernels("9.0|NVIDIA H300|140|200|") == []  # the key of a GPU that is new to the history
     with pytest.raises(UnknownNameError, match="Unknown dtype 'bf61'"):
         history.trials(dtype="bf61")
 
@@ -164,7 +172,7 @@ def test_best_by_family(history: History, make: SimpleNamespace):
     assert [r.number for r in history.best(family="simt", limit=1)] == [5]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 99)), max_size=12), st.integers(1, 4))
 def test_best_equals_sorting_everything(make: SimpleNamespace, tried: list[tuple[int, int, int]], limit: int):
     """Leaders of leaders are the leaders: against a plain model, over several studies of one board."""

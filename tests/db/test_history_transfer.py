@@ -165,7 +165,7 @@ def build(make: SimpleNamespace, trials: list[tuple[int, int, str, int]], base: 
     return history
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(shared=_TRIALS, left=_TRIALS, right=_TRIALS)
 def test_merging_is_a_union_of_sets(make: SimpleNamespace, shared: list[Any], left: list[Any], right: list[Any]):
     """Idempotent, commutative up to the order of rows, absorbing; and an empty history becomes the original."""
