@@ -29,7 +29,8 @@ NAIVE = "naive"
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; every kernel proved against float64 first."
+    "run; a sustained sample follows 40 ms of the same kernel untimed, so that its own power sets its clock; every "
+    "kernel proved against float64 first."
 )
 ESTIMATED_PROTOCOL = (
     "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "

@@ -1,4 +1,5 @@
-"""Where a study starts: configurations that the cost estimate likes and that differ, and random ones.
+"""Where a study starts: points its families name, configurations that the cost estimate likes and that differ, and
+random ones.
 
 A warm start must be diverse: near-duplicates teach a sampler less than a cold start does, while seeds that differ in
 three knobs or more bring it ahead.
@@ -31,6 +32,21 @@ def starting_points(space: Space, n: int, rng: np.random.Generator) -> list[int]
         if following is not None and len(chosen) < n:
             chosen.setdefault(following)
     return list(chosen)
+
+
+def known_points(space: Space, n: int) -> list[int]:
+    """At most ``n`` of the points that the families themselves name for this problem.
+
+    In turn the next as the family ranks them and the next by estimated cost: neither knows best for every size.
+    """
+    named: list[int] = []
+    costs: list[tuple[float, int]] = []
+    for family in space.families:
+        for configuration in family.starting_points(space.problem, space.gpu):
+            named.append(space.index(configuration))
+            costs.append((estimate(space.problem, configuration, family, space.gpu).us, named[-1]))
+    turns = zip(named, (index for _, index in sorted(costs)), strict=True)
+    return list(dict.fromkeys(index for pair in turns for index in pair))[:n]
 
 
 def _estimated(space: Space, n: int, rng: np.random.Generator) -> list[int]:

@@ -15,12 +15,14 @@ from typing import cast
 import optuna
 from optuna.trial import Trial, TrialState
 
-from gemmtune.search.start import diverse, starting_points
+from gemmtune.search.start import diverse, known_points, starting_points
 from gemmtune.search.strategy import Result, Strategy
 from gemmtune.space.configuration import Configuration, Value
 from gemmtune.space.errors import ConfigurationError
 from gemmtune.space.space import Space
 
+KNOWN = 8
+"""Points that families name, tried first."""
 START = 12
 """Starting points: as many as are in flight before the first result is known."""
 RETRIES = 20
@@ -42,7 +44,8 @@ class Tpe(Strategy):
         super().__init__(space, seed)
         self._half = budget / 2
         self._invalid = 0
-        self._start = iter([*diverse(space, warm, WARM), *starting_points(space, min(START, budget), self.rng)])
+        start = starting_points(space, min(START, budget), self.rng)
+        self._start = iter([*diverse(space, warm, WARM), *known_points(space, KNOWN), *start])
         self._names = [family.name for family in space.families]
         self._trials: dict[int, Trial] = {}
         self._asked: Trial | None = None
