@@ -46,11 +46,15 @@ def _digest(*parts: object) -> str:
     return h.hexdigest()[:32]
 
 
+def sources_digest() -> str:
+    """Hash of the emulator's own sources."""
+    return _digest(*(part for name, data in _native_sources().items() for part in (name, data)))
+
+
 @lru_cache(maxsize=8)
 def core_key(toolchain: Toolchain) -> str:
     """What the core and the headers depend on: sources, compiler and its version, flags."""
-    sources = [part for name, data in _native_sources().items() for part in (name, data)]
-    return _digest(toolchain.command, toolchain.version, toolchain.core_flags(), *sources)
+    return _digest(toolchain.command, toolchain.version, toolchain.core_flags(), sources_digest())
 
 
 def _publish(

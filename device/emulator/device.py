@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import version
 
 from gemmtune.device.base import Job, Report
-from gemmtune.device.emulator.build import core_key
+from gemmtune.device.emulator.build import CORE_TIMEOUT, sources_digest
 from gemmtune.device.emulator.toolchain import find_toolchain
 from gemmtune.device.worker import Worker
 from gemmtune.space.gpu import Gpu, gpu
@@ -26,7 +26,7 @@ class EmulatorDevice:
     def __init__(self, gpu_name: str = "h200") -> None:
         self._gpu = gpu(gpu_name)
         self._toolchain = find_toolchain()
-        self._worker = Worker(self.name)
+        self._worker = Worker(self.name, start_timeout=CORE_TIMEOUT)  # the first start builds the core
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class EmulatorDevice:
     def environment(self) -> dict[str, str]:
         """What an estimate depends on besides kernel and GPU: the emulator's own sources, NumPy, the compiler."""
         return {
-            "emulator": core_key(self._toolchain),
+            "emulator": sources_digest()[:16],
             "compiler": self._toolchain.version,
             "numpy": version("numpy"),
             "python": platform.python_version(),

@@ -7,6 +7,7 @@ worker process, tests call it directly.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from gemmtune.device.base import Verification
 from gemmtune.device.emulator.build import build_kernel
 from gemmtune.device.emulator.launch import SCHEDULES, EmulationFault, KernelLibrary, LaunchCounters, Schedule, launch
 from gemmtune.device.emulator.operands import Operands, axis_map, output_of, pitches
-from gemmtune.device.emulator.tiles import ChosenTile, choose_tiles, spans
-from gemmtune.device.verify import POISON, Limits, compare
+from gemmtune.device.emulator.tiles import MAX_BLOCKS, choose_tiles, spans
+from gemmtune.device.verify import POISON, Comparison, Limits, compare
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.expression import expression
 from gemmtune.space.problem import Array, Problem
@@ -70,16 +71,20 @@ def plan_runs(problem: Problem, recipe: LaunchRecipe, seed: int) -> list[Run]:
     """The runs for one kernel.
 
     Its own size under every schedule, then, where the row axis is free, a size with the other raggedness and padded
-    pitches, and 1.
+    pitches, and 1. A size whose grid is too large to look at whole is cut down, as ragged as it was.
     """
     lowest, highest, random = SCHEDULES
-    own = problem.axes[axis_map(problem).row_axis]
+    own = _size(problem)
+    free = axis_map(problem).row_axis not in recipe.constants
+    blocks = math.prod(recipe.grid_size(problem.environment()))
+    if free and blocks > MAX_BLOCKS:
+        own = max(1, own * MAX_BLOCKS // blocks // recipe.tile.rows - 1) * recipe.tile.rows + own % recipe.tile.rows
     runs = [
         Run(own, lowest, 0.3, least=4, profile=True),
         Run(own, highest, 0.2, least=2, race_checks=False),
         Run(own, random, 0.2, least=2, race_checks=False),
     ]
-    if axis_map(problem).row_axis in recipe.constants:
+    if not free:
         return runs
     tile = recipe.tile.rows
     ragged = own % tile != 0
@@ -121,11 +126,12 @@ def emulate(
     counters: dict[str, float] = {}
     bound = problem.error_bound()
     detail, kind = "", ""
+    planned = runs or plan_runs(problem, recipe, seed)
     try:
-        for run in runs or plan_runs(problem, recipe, seed):
-            sized = (
-                problem.with_axes(**{axis_map(problem).row_axis: run.size}) if run.size != _size(problem) else problem
-            )
+        for run in planned:
+            sized = problem
+            if run.size != _size(problem):
+                sized = problem.with_axes(**{axis_map(problem).row_axis: run.size})
             attempt = _Attempt(library, recipe, sized, problem, run, seed + len(checks), int(work * run.share))
             unmet = attempt.unmet()
             if unmet and run.size != _size(problem):
@@ -136,20 +142,23 @@ def emulate(
                 outcome = attempt.execute()
             except EmulationFault as fault:
                 detail, kind = f"With {attempt.label}: {fault}.", fault.kind
+                if isinstance(fault, _WrongNumbers):
+                    worst_error = max(worst_error, fault.found.rel_error)
+                    worst_excess = max(worst_excess, fault.found.excess)
                 break
             checks.append(outcome.words)
             worst_error, worst_excess = max(worst_error, outcome.rel_error), max(worst_excess, outcome.excess)
-            if run.size == _size(problem):
-                covered = max(covered, outcome.coverage)
+            if run.size == planned[0].size:
+                covered = max(covered, outcome.compared / math.prod(output_of(problem).shape))
             if run.profile:
                 counters = profile_counters(outcome.counters)
     finally:
         library.close()
     verification = Verification(
         passed=not kind,
-        rel_error=worst_error if not kind else float("inf"),
+        rel_error=worst_error,
         error_bound=bound.relative,
-        excess=worst_excess if not kind else float("inf"),
+        excess=worst_excess,
         checks=tuple(checks),
         coverage=covered,
         detail=detail,
@@ -178,12 +187,18 @@ def _size(problem: Problem) -> int:
     return problem.axes[axis_map(problem).row_axis]
 
 
+class _WrongNumbers(EmulationFault):
+    def __init__(self, message: str, found: Comparison) -> None:
+        super().__init__("wrong", message)
+        self.found = found
+
+
 @dataclass(frozen=True)
 class _Outcome:
     words: str
     rel_error: float
     excess: float
-    coverage: float
+    compared: int
     counters: LaunchCounters
 
 
@@ -289,13 +304,13 @@ class _Attempt:
                 limits=limits,
             )
             if not found.passed:
-                raise EmulationFault("wrong", f"in the tile at ({tile.row}, {tile.column}), {found.detail}")
+                raise _WrongNumbers(f"in the tile at ({tile.row}, {tile.column}), {found.detail}", found)
             worst_error, worst_excess = max(worst_error, found.rel_error), max(worst_excess, found.excess)
             area += found.compared
             operands.output[r, c] = poison
         self._stray_writes(operands)
         words = f"{self.label}: {len(self._tiles)} of {self._total} tiles ({launched.blocks} blocks)"
-        return _Outcome(words, worst_error, worst_excess, area / (output.shape[0] * output.shape[1]), launched)
+        return _Outcome(words, worst_error, worst_excess, area, launched)
 
     def _stray_writes(self, operands: Operands) -> None:
         """After the tiles are poison again, the whole buffer must be."""
@@ -317,6 +332,3 @@ class _Attempt:
 def _within(indices: Array, start: int, count: int) -> slice:
     first = int(np.searchsorted(indices, start))
     return slice(first, first + count)
-
-
-__all__ = ["ChosenTile", "Emulation", "Run", "emulate", "plan_runs", "profile_counters"]

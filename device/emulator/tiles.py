@@ -14,7 +14,7 @@ from gemmtune.space.expression import expression
 from gemmtune.space.problem import Array
 from gemmtune.space.recipe import LaunchRecipe
 
-MAX_BLOCKS = 1 << 22
+MAX_BLOCKS = 1 << 20
 """Grids up to this size are looked at whole (their origins are evaluated as arrays)."""
 
 

@@ -14,6 +14,8 @@
 #define __constant__ static
 #define __align__(n) __attribute__((aligned(n)))
 // Static shared memory: all of it in one named section, which the core poisons before each block and knows the ends of.
+// (In a function template g++ ignores the section, and accesses through hw:: are then reported as out of bounds: declare
+// such variables in the kernel itself.)
 #define __shared__ static __attribute__((section("emu_shared")))
 
 typedef unsigned char u8;

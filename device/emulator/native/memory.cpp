@@ -2,9 +2,11 @@
 //
 // Pages come from one small file of POISON, mapped again and again and copied on write: a buffer of the real size costs
 // memory only for the pages that somebody wrote, and reads as NaN everywhere else.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core.h"
@@ -51,7 +53,36 @@ u8* map_guarded(u64 bytes) {
 
 void unmap_guarded(u8* begin, u64 bytes) { munmap(begin - GUARD, round_to_pages(bytes) + 2 * GUARD); }
 
+namespace {
+
+// /proc/self/pagemap holds 8 bytes a page: bits 63 and 62 say that it is present or swapped out, bit 61 that it is still
+// the file's (Linux, admin-guide/mm/pagemap). A page that was written is present or swapped, and no longer the file's.
+bool written(u64 entry) { return (entry >> 62) && !(entry >> 61 & 1); }
+
+const u8* first_altered_byte(const u8* begin, const u8* end);
+
+}  // namespace
+
 const u8* first_altered(const u8* begin, const u8* end) {
+  static const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  static std::vector<u64> entries(1 << 16);
+  const bool whole_pages = (uintptr_t)begin % PAGE == 0 && (uintptr_t)end % PAGE == 0;
+  if (map < 0 || !whole_pages) return first_altered_byte(begin, end);
+  while (begin < end) {
+    const u64 pages = std::min<u64>((u64)(end - begin) / PAGE, entries.size());
+    const i64 got = pread(map, entries.data(), pages * 8, (off_t)((uintptr_t)begin / PAGE * 8));
+    if (got != (i64)(pages * 8)) return first_altered_byte(begin, end);
+    for (u64 i = 0; i < pages; i++)
+      if (written(entries[i]))
+        if (const u8* found = first_altered_byte(begin + i * PAGE, begin + (i + 1) * PAGE)) return found;
+    begin += pages * PAGE;
+  }
+  return nullptr;
+}
+
+namespace {
+
+const u8* first_altered_byte(const u8* begin, const u8* end) {
   static const std::vector<u8> clean(PAGE, POISON);
   while (begin < end) {
     const u64 part = (u64)(end - begin) < PAGE ? (u64)(end - begin) : PAGE;
@@ -63,6 +94,8 @@ const u8* first_altered(const u8* begin, const u8* end) {
   }
   return nullptr;
 }
+
+}  // namespace
 
 i64 shared_offset(const void* p, u64 bytes) {
   if (inside(p, bytes, state.shared, state.shared_bytes)) return (const u8*)p - state.shared;

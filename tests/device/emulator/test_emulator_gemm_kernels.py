@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gemmtune.device.emulator.build import build_kernel
-from gemmtune.device.emulator.emulate import Emulation, Run, emulate
+from gemmtune.device.emulator.emulate import Emulation, Run, emulate, plan_runs
 from gemmtune.device.emulator.launch import SCHEDULES, Buffer, KernelLibrary, Schedule, launch
 from gemmtune.space.families.gemm_recipe import arguments
 from gemmtune.space.gemm import Gemm
@@ -205,3 +205,23 @@ def test_large_problem_costs_only_its_tiles() -> None:
     found = emulate(MMA.text(8192, 64), MMA.recipe(problem), problem, work=8 * 128 * 64 * 64)
     assert found.verification.passed, found.verification.detail
     assert 0 < found.verification.coverage < 0.01
+
+
+def test_grid_too_large_to_look_at_is_cut_down_as_ragged_as_it_was() -> None:
+    problem = SIMT.problem(2**24 + 5, 8192, 8)
+    runs = plan_runs(problem, SIMT.recipe(problem), 0)
+    assert {r.size % 64 for r in runs[:3]} == {5}
+    assert runs[0].size < problem.m
+    found = emulate(SIMT.text(8192, 8), SIMT.recipe(problem), problem, work=4 * 64 * 64 * 8, runs=runs[:1])
+    assert found.verification.passed, found.verification.detail
+
+
+def test_offsets_beyond_32_bits_are_reached() -> None:
+    """Row pitch and rows such that elements lie more than 2**32 bytes into a buffer that is never materialised."""
+    problem = Gemm(4096, 64, 16, dtype="fp32", layout="nn", lda=2**20, ldd=2**20)
+    runs = [Run(4096, SCHEDULES[0], 1.0)]
+    text = SIMT.text(64, 16)
+    assert emulate(text, SIMT.recipe(problem), problem, work=64 * 64 * 16 * 4, runs=runs).verification.passed
+    broken = text.replace("(i64)row * ldd", "row * (int)ldd")
+    found = emulate(broken, SIMT.recipe(problem), problem, work=64 * 64 * 16 * 4, runs=runs)
+    assert found.fault == "out_of_bounds"
