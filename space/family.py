@@ -73,7 +73,7 @@ class Family(ABC):
         """Values for the template ``codegen/templates/<name>/kernel.cu.j2``."""
 
     def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:
-        """Valid configurations known to do well somewhere, for a search to try first; none unless a family knows some."""
+        """Valid configurations that did well somewhere, for a search to try first; none unless a family knows some."""
         return []
 
     def environment(self, problem: Problem, gpu: Gpu) -> dict[str, Any]:
