@@ -172,7 +172,7 @@ def test_tune_tells_its_course_and_what_next(tuned: tuple[Path, str]) -> None:
 def test_the_same_command_again_runs_nothing(cli: Cli, tuned: tuple[Path, str], study: list[str]) -> None:
     done = cli("tune", *study)
     assert done.code == 0
-    assert f"{TRIALS} of them were done before" in done.out
+    assert f"{TRIALS} done before" in done.out
     assert f"{TRIALS} of them before this run" in done.out
     first = [line for line in tuned[1].splitlines() if line.startswith("1 ")]
     assert first == [line for line in done.out.splitlines() if line.startswith("1 ")]

@@ -59,7 +59,7 @@ def test_plain_lines_tell_each_new_best_and_the_end(capsys: pytest.CaptureFixtur
     assert "\x1b" not in out
     assert "\r" not in out
     assert lines[0] == "[1/2] gemm 512x512x512 bf16 nt on emulator:h200 (NVIDIA H200, times are estimates)"
-    assert "20 trials of 3,172,688 valid configurations (60,200,000 before the rules); 5 of them" in lines[1]
+    assert "20 trials of 3,172,688 valid configurations (60,200,000 before the rules); 5 done before" in lines[1]
     assert [line.split("new best ")[1].split(" us")[0] for line in lines if "new best" in line] == ["12", "8", "7.5"]
     assert "8/20  7 correct, 1 wrong" in out
     assert "Best of gemm 512x512x512 bf16 nt, estimated" in out
@@ -91,7 +91,7 @@ def test_a_terminal_gets_one_block_redrawn() -> None:
 
     progress = display.LiveProgress(3, None)
     progress.problem = PROBLEM
-    progress.heading, progress._space, progress.budget, progress.done = "heading", "space", 20, 5
+    progress.budget, progress.done = 20, 5
     progress.best, progress.counts = record(4, 8.25), {"correct": 4, "out_of_memory": 1}
     screen = io.StringIO()
     Console(file=screen, width=80).print(progress._render())

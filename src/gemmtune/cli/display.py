@@ -70,7 +70,9 @@ class Progress:
         self.heading = f"{number}{problem.key} on {device.name} ({device.gpu.name}{kind})"
         trials, size = output.counted(budget, "trial"), output.counted(valid, "valid configuration")
         space = f"{trials} of {size} ({raw:,} before the rules)"
-        going_on = f"; {resumed} of them were done before" if resumed else ""
+        going_on = f"; {resumed} done before" if resumed else ""
+        if self.finished:
+            _say("")
         self._start(f"{space}{going_on}")
 
     def trial_finished(
@@ -131,12 +133,11 @@ class Progress:
 
 
 class LiveProgress(Progress):
-    """The same, redrawn in place: heading, bar, best, outcomes."""
+    """The same, with bar, outcomes and best redrawn in place below the heading."""
 
     def __init__(self, studies: int, time_limit: float | None) -> None:
         super().__init__(studies, time_limit)
         self._live: Live | None = None
-        self._space = ""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -146,9 +147,12 @@ class LiveProgress(Progress):
 
     def _start(self, space: str) -> None:
         from rich.live import Live
+        from rich.text import Text
 
-        self._space = space
-        self._live = Live(console=output.console(), get_renderable=self._render, refresh_per_second=4, transient=True)
+        screen = output.console()
+        screen.print(Text(self.heading, style="bold"))
+        screen.print(Text(space, style="dim"))
+        self._live = Live(console=screen, get_renderable=self._render, refresh_per_second=4, transient=True)
         self._live.start()
 
     def _advance(self, improved: bool) -> None:
@@ -182,7 +186,7 @@ class LiveProgress(Progress):
         facts.add_row(Text("best", style="dim"), Text("-" if self.best is None else score(self.best), style="bold"))
         if self.best is not None:
             facts.add_row("", Text(self.best.configuration, style="dim"))
-        return Group(Text(self.heading, style="bold"), Text(self._space, style="dim"), bar, facts)
+        return Group(bar, facts)
 
 
 def score(record: TrialRecord) -> str:
