@@ -77,7 +77,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to prove and time. ``best_us``/``best_ratio``: the study's best so far, for abandoning clear losers."""
+    """One kernel to prove and time. ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers."""
 
     problem: Problem
     kernel: CompiledKernel
