@@ -134,6 +134,7 @@ void race_block_synced();
 void race_warp_synced(u32 warp, u32 mask);
 void race_global_store(int line);
 void race_publish(int line);
+void race_global_read(const void* p, int line);
 
 // ---- profile.cpp
 struct SiteCount { int access, line; u64 requests, transactions, ideal; };

@@ -58,11 +58,15 @@ void observe(const void* p, u32 bytes, Access access, int line) {
   if (state.profile) profile_access(p, bytes, access, line);
   if (!state.race_checks) return;
   if (access == GLOBAL_WRITE) race_global_store(line);
+  if (access == GLOBAL_READ) race_global_read(p, line);
   if (access >= SHARED_READ) race_access(shared_offset(p, bytes), bytes, access == SHARED_WRITE, line);
 }
 
 u32 atomic_increment(u32* p, u32 last, int line) {
-  global_access(p, 4, 4, GLOBAL_READ, line);  // as a store it would be among what it publishes
+  const bool observed = state.observed;
+  state.observed = false;  // neither a load nor a store of data
+  global_access(p, 4, 4, GLOBAL_WRITE, line);
+  state.observed = observed;
   if (state.race_checks) race_publish(line);
   const u32 old = *p;
   *p = old >= last ? 0 : old + 1;

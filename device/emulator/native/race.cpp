@@ -9,7 +9,8 @@
 // Granules are 16 bytes wide until a narrower access comes; then every granule is split, so that neighbours stay apart.
 //
 // For global memory one pattern is checked: a counter that publishes stores of the whole block (split-K) must be
-// incremented after a barrier and a fence that follow those stores.
+// incremented after a barrier and a fence that follow those stores, and whoever then reads what other blocks published
+// must have a fence between: its own, or the incrementing thread's before a barrier.
 #include <algorithm>
 
 #include "core.h"
@@ -171,7 +172,18 @@ void race_publish(int line) {
     if (!other.store_fenced && !fenced_here)
       fail("race", "atomic_inc in line %d publishes what thread %u stores in line %d, with no fence_device between", line, i, other.store_line);
   }
-  published = {now, self.index, line};
+  published = {++now, self.index, line};
+}
+
+void race_global_read(const void* p, int line) {
+  if (published.tick < begin_tick) return;  // no counter so far, hence nothing of another block's
+  const Span* end = state.spans + state.span_count;
+  const Span* span = std::find_if(state.spans, end, [p](const Span& s) { return inside(p, 1, s.begin, s.bytes); });
+  if (span == end || !span->writable) return;
+  const u64 theirs = state.threads[published.thread].fence_tick;
+  if (me()->fence_tick > published.tick || (theirs > published.tick && theirs < block_tick)) return;
+  fail("race", "line %d reads from %s what other blocks published by the counter of line %d, with no fence_device between", line,
+       span->name, published.line);
 }
 
 }  // namespace emu

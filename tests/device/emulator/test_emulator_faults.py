@@ -140,6 +140,7 @@ RACES = [
     ("race_copy_behind_a_barrier", "hw::lds", "cp_async<4>", 32),
     ("race_copy_without_barrier", "hw::lds", "cp_async<4>", 32),
     ("race_copy_overwrites", "cp_async<4>", "hw::lds", 64),
+    ("publish_without_acquire", "atomic_inc", "hw::ldg", 64),
     ("publish_without_barrier", "atomic_inc", "hw::stg", 64),
     ("publish_without_fence", "atomic_inc", "hw::stg", 64),
 ]

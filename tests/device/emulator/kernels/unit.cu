@@ -74,6 +74,7 @@ KERNEL split_k(float* partial, u32* counter, float* out) {  // the last block to
   if (t == 0) last = hw::atomic_inc(counter, gridDim.x - 1) == gridDim.x - 1;
   hw::sync_block();
   if (!last) return;
+  hw::fence_device();
   float sum = 0.f;
   for (int i = 0; i < (int)gridDim.x; i++) sum += hw::ldg(partial + i * 32 + t);
   hw::stg(out + t, sum);
@@ -227,6 +228,16 @@ KERNEL race_copy_overwrites(float* out) {
   hw::cp_async<4>(s + 4 * t, out + t);
   if (x == 12345.f) out[t] = x;
 }
+KERNEL publish_without_acquire(float* partial, u32* counter, float* out) {
+  __shared__ bool last;
+  const int t = threadIdx.x;
+  hw::stg(partial + t, 1.f);
+  hw::fence_device();
+  hw::sync_block();
+  if (t == 0) last = hw::atomic_inc(counter, 0) == 0;
+  hw::sync_block();
+  if (last) hw::stg(out + t, hw::ldg(partial + t));
+}
 KERNEL publish_without_barrier(float* partial, u32* counter, float* out) {
   const int t = threadIdx.x;
   hw::stg(partial + t, 1.f);
@@ -246,7 +257,10 @@ KERNEL publish_with_one_fence(float* partial, u32* counter, float* out) {  // th
   if (t == 0) {
     hw::fence_device();
     hw::atomic_inc(counter, 0);
+    hw::fence_device();
   }
+  hw::sync_block();
+  hw::stg(out + t, hw::ldg(partial + (t ^ 1)));
 }
 
 // ---------------------------------------------------------------- speed
