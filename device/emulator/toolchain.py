@@ -27,6 +27,7 @@ _KERNEL: dict[str, tuple[str, ...]] = {
 _KERNEL_COMMON = (
     "-ftrivial-auto-var-init=pattern",  # using an uninitialised variable shows
     "-fstack-clash-protection",  # a huge frame meets its own stack's guard page, not the next stack
+    "-fwrapv",  # 32-bit offsets that overflow wrap, as they do on a GPU, instead of being widened by the optimiser
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-plt",
