@@ -90,7 +90,6 @@ def test_a_terminal_gets_one_block_redrawn() -> None:
     from rich.console import Console
 
     progress = display.LiveProgress(3, None)
-    progress.problem = PROBLEM
     progress.budget, progress.done = 20, 5
     progress.best, progress.counts = record(4, 8.25), {"correct": 4, "out_of_memory": 1}
     screen = io.StringIO()
@@ -122,17 +121,43 @@ def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_time_left_follows_pace_and_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    progress = display.Progress(2, None)
     device: Any = SimpleNamespace(name="cuda:0", gpu=H200, estimates=False)
+    progress = display.Progress(1, None)
     progress.study_started(PROBLEM, device, 10, 20, 10, 2)
     assert progress.left_text() == "time left unknown"
     now[0] += 8
     progress.done = 6
     assert progress.seconds_left() == pytest.approx(8.0)
-    progress.time_limit = 20.0
-    assert progress.seconds_left() == pytest.approx(2.0)
+    assert progress.fraction() == pytest.approx(0.6)
+
+    limited = display.Progress(2, 20.0)  # two studies share 20 s
+    limited.study_started(PROBLEM, device, 1000, 2000, 100, 0)
+    limited.done = 10
+    now[0] += 4
+    assert limited.seconds_left() == pytest.approx(6.0)
+    assert limited.fraction() == pytest.approx(0.4)
     now[0] += 80
-    assert progress.seconds_left() == 0.0
+    assert limited.seconds_left() == 0.0
+
+
+def test_a_study_bounded_by_time_alone_counts_no_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    device: Any = SimpleNamespace(name="cuda:0", gpu=H200, estimates=False)
+    progress = display.Progress(1, 600.0)
+    progress.study_started(PROBLEM, device, 4770819, 173457408, 4770819, 0)
+    best = record(1, 8.0, estimated=False)
+    for i in range(1, 101):
+        now[0] += 3
+        progress.trial_finished(record(i, 9.0, estimated=False), best, i, 4770819, {"correct": i})
+    lines = capsys.readouterr().out.splitlines()
+    assert "as many trials as fit into 10:00, of 4,770,819 valid configurations" in lines[1]
+    assert "/4770819" not in "".join(lines)
+    assert lines[2].startswith("  1  new best 8 us")
+    assert [line.split()[0] for line in lines[3:]] == ["20", "40", "60", "80", "100"]
+    assert lines[-1] == "  100  100 correct, 5:00 left"
 
 
 def test_long_cells_go_below_their_row_on_a_narrow_terminal() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gemmtune.space.configuration import Configuration, Value
 from gemmtune.space.errors import ConfigurationError
 
-WORDS = st.from_regex(r"\A[a-z][a-z0-9_]{0,6}\Z")
+WORDS = st.from_regex(r"\A[a-z][a-z0-9_]{0,6}\Z", alphabet=st.characters(codec="ascii"))
 KNOBS = st.dictionaries(WORDS, st.one_of(st.integers(-9, 4096), WORDS), max_size=6)
 
 

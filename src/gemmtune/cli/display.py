@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEST = 5
 _STEPS = 10
-"""Plain progress lines a study, besides one for each new best."""
+"""Lines on progress in a study, besides one for each new best."""
 
 
 def display(studies: int, time_limit: float | None) -> Progress:
@@ -30,7 +30,7 @@ def display(studies: int, time_limit: float | None) -> Progress:
 
 
 class Progress:
-    """Plain lines: one at the start, one for each new best and each tenth of the budget, the table at the end.
+    """Plain lines: two at the start, one for each new best and each tenth of the budget, the table at the end.
 
     Args:
         studies: how many there will be in all.
@@ -43,12 +43,14 @@ class Progress:
         self.finished = 0
         self.began = time.monotonic()
         self.study_began = self.began
-        self.problem: Problem | None = None
         self.heading = ""
         self.done = self.resumed = self.budget = 0
         self.best: TrialRecord | None = None
         self.counts: dict[str, int] = {}
         self.stage = ""
+        self.share: float | None = None
+        self.timed = False
+        self._told = self.began
 
     def __enter__(self) -> Self:
         return self
@@ -62,13 +64,20 @@ class Progress:
 
     def study_started(self, problem: Problem, device: Device, valid: int, raw: int, budget: int, resumed: int) -> None:
         """A new study, or one that goes on."""
-        self.problem, self.budget, self.done, self.resumed = problem, budget, resumed, resumed
+        self.budget, self.done, self.resumed = budget, resumed, resumed
         self.best, self.counts, self.study_began = None, {}, time.monotonic()
         self.stage = "compiling the first kernels"
         number = f"[{self.finished + 1}/{self.studies}] " if self.studies > 1 else ""
         kind = ", times are estimates" if device.estimates else ""
         self.heading = f"{number}{problem.key} on {device.name} ({device.gpu.name}{kind})"
+        if self.time_limit is not None:
+            left = self.time_limit - (self.study_began - self.began)
+            self.share = max(0.0, left) / max(1, self.studies - self.finished)
+        self.timed = self.share is not None and budget == valid
         trials, size = output.counted(budget, "trial"), output.counted(valid, "valid configuration")
+        if self.share is not None:
+            limit = output.duration(self.share)
+            trials = f"as many trials as fit into {limit}," if self.timed else f"{trials} within {limit}"
         space = f"{trials} of {size} ({raw:,} before the rules)"
         going_on = f"; {resumed} done before" if resumed else ""
         if self.finished:
@@ -101,11 +110,18 @@ class Progress:
         _say(f"  {space}")
 
     def _advance(self, improved: bool) -> None:
-        step = -(-self.budget // _STEPS)
+        of = "" if self.timed else f"/{self.budget}"
         if improved and self.best is not None:
-            _say(f"  {self.done}/{self.budget}  new best {score(self.best)}  {self.best.configuration}")
-        elif self.done % step == 0 or self.done == self.budget:
-            _say(f"  {self.done}/{self.budget}  {outcomes_text(self.counts)}, {self.left_text()}")
+            _say(f"  {self.done}{of}  new best {score(self.best)}  {self.best.configuration}")
+        elif self.done == self.budget or self._due():
+            _say(f"  {self.done}{of}  {outcomes_text(self.counts)}, {self.left_text()}")
+            self._told = time.monotonic()
+
+    def _due(self) -> bool:
+        """Whether a tenth of the budget, or of the time, has gone by since the last line on progress."""
+        if self.timed and self.share is not None:
+            return time.monotonic() - max(self._told, self.study_began) >= self.share / _STEPS
+        return self.done % -(-self.budget // _STEPS) == 0
 
     def _note(self, text: str) -> None:
         _say(f"  {text}")
@@ -121,10 +137,14 @@ class Progress:
         known = []
         if self.done > self.resumed:
             known.append((now - self.study_began) / (self.done - self.resumed) * (self.budget - self.done))
-        if self.time_limit is not None:
-            share = (self.time_limit - (self.study_began - self.began)) / max(1, self.studies - self.finished)
-            known.append(share - (now - self.study_began))
+        if self.share is not None:
+            known.append(self.share - (now - self.study_began))
         return max(0.0, min(known)) if known else None
+
+    def fraction(self) -> float:
+        """How much of this study is done, by its trials or by its time."""
+        by_trials = self.done / max(1, self.budget)
+        return max(by_trials, (time.monotonic() - self.study_began) / self.share) if self.share else by_trials
 
     def left_text(self) -> str:
         """Time left, in words."""
@@ -177,8 +197,8 @@ class LiveProgress(Progress):
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             Spinner("dots"),
-            ProgressBar(total=max(1, self.budget), completed=self.done, width=30),
-            Text(f"{self.done} of {self.budget} trials"),
+            ProgressBar(total=1.0, completed=min(1.0, self.fraction()), width=30),
+            Text(f"{self.done} trials" if self.timed else f"{self.done} of {self.budget} trials"),
             Text(self.stage or self.left_text(), style="dim"),
         )
         facts = Table.grid(padding=(0, 2))
