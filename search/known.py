@@ -96,6 +96,8 @@ class _Pack:
     def best(self, problem: Problem) -> CompiledKernel:
         choice = self._dispatch.choose(problem)
         kernel = choice.kernel
+        if kernel is None and choice.row is not None and choice.row.candidate is not None:
+            kernel = self._data.kernels[choice.row.candidate]  # it lost to the baseline: that too is a result
         if kernel is None:
             raise UnknownNameError(f"The pack {self._path.name} has no kernel for {problem.key} here: {choice.why}.")
         source = KernelSource(
