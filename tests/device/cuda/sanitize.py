@@ -17,8 +17,11 @@ from gemmtune.device.cuda.engine import CudaEngine
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.gemm import Gemm
 
-MMA = "mma bm=64 bn=64 bk=64 wm=32 wn=32 stages=3 smem=xor ldmatrix=1 fragments=2 unroll=1 splits={} group=4 store={} blocks=1"
-SIMT = "simt bm=64 bn=64 bk=16 tm=8 tn=4 lanes_m=4 vec_a={0} vec_b={0} pad=4 unroll=16 buffers=2 min_blocks=1 group=4"
+MMA = (
+    "mma bm=64 bn=64 bk=64 wm=32 wn=32 stages=3 smem=xor ldmatrix=1 fragments=2 unroll=1 splits={} group=4 store={} "
+    "blocks=1"
+)
+SIMT = "simt bm=64 bn=64 bk=16 tm=8 tn=4 lanes_m=4 vec_a={0} vec_b={0} pad=4 unroll=16 buffers=2 min_blocks=1 group=1"
 CASES = (
     (Gemm(130, 136, 264, "fp32"), SIMT.format(4)),
     (Gemm(130, 137, 263, "fp32", epilogue="alpha_beta"), SIMT.format(1)),
