@@ -19,6 +19,7 @@ import gemmtune
 from gemmtune.device.verify import Limits, compare
 from gemmtune.search.benchmark import benchmark, write_result_file
 from gemmtune.search.results import save
+from gemmtune.space.errors import GemmtuneError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.problem import Array
 
@@ -69,7 +70,10 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("--db", default=None)
     options = parser.parse_args()
-    rows = benchmark(problems(), "cuda:0", options.db, options.pack)
+    failures: dict[Gemm, GemmtuneError] = {}
+    rows = benchmark(problems(), "cuda:0", options.db, options.pack, failed=failures.__setitem__)
+    for problem, error in failures.items():
+        print(f"{problem.key}: {error}", flush=True)  # noqa: T201
     result = write_result_file(options.output, rows, device="cuda:0")
     pack = gemmtune.load_pack(options.pack)
     calls, host = [], {}

@@ -29,8 +29,8 @@ NAIVE = "naive"
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; a sustained sample follows 40 ms of the same kernel untimed, so that its own power sets its clock; every "
-    "kernel proved against float64 first."
+    "run; a sustained sample follows 0.2 s of the same kernel untimed, so that its own power sets its clock (a kernel "
+    "over four times slower than the baseline is timed apart); every kernel proved against float64 first."
 )
 ESTIMATED_PROTOCOL = (
     "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "
@@ -164,7 +164,7 @@ def write_result_file(
         name=name or Path(path).stem,
         gpu=gpu.name,
         driver=versions.pop("driver", ""),
-        cuda=versions.pop("cuda", ""),
+        cuda=versions.get("cuda_runtime", ""),
         versions=versions,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=source_commit(),

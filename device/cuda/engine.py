@@ -15,6 +15,8 @@ from gemmtune.device.cuda.info import check_index, gpu_of
 from gemmtune.device.cuda.nvml import Monitor
 from gemmtune.device.cuda.timing import (
     BEATEN,
+    FAR,
+    FAR_ROUNDS,
     FINAL,
     TRIAL,
     Replay,
@@ -24,6 +26,7 @@ from gemmtune.device.cuda.timing import (
     launches_for,
     measurement,
     ratios,
+    settle,
 )
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.statistics import median_interval
@@ -110,9 +113,11 @@ class CudaEngine:
                 f"The first launch took {first:.1f} us, over {SLOWEST:g} times the best so far, {job.best_us:.1f} us."
             )
             return Report(Outcome.ABANDONED, detail, verification, Measurement(first, first, first, samples=(first,)))
-        baseline = Series(bench.baseline(job.cache, watch))
+        baseline, baseline_us = self._baseline(bench, job, watch)
         us = estimate(calls, watch, 3 if first < 10_000 else 1)
         ours = Series(Replay("kernel", calls, launches_for(us, len(calls)), self._stream))
+        if job.effort == "final":
+            settle({ours: us, baseline: baseline_us})
         self._warm(watch, bench, [ours.replay, baseline.replay])
 
         def beaten() -> bool:
@@ -175,19 +180,31 @@ class CudaEngine:
         """Time kernels of one problem with the baseline; the first job says how."""
         bench = self._at(job.problem)
         watch = Stopwatch(self._stream, job.regime, self._monitor)
-        baseline = Series(bench.baseline(job.cache, watch))
-        baseline.settle(watch.once(lambda: baseline.replay.launch(self._stream)) / baseline.replay.launches)
+        baseline, baseline_us = self._baseline(bench, job, watch)
         series: dict[int, Series] = {}
+        near: dict[Series, float] = {}
         for index, (kernel, _) in kernels.items():
             calls = bench.calls(kernel, job.cache)
             us = estimate(calls, watch, 1)
             us = estimate(calls, watch, 3 if us < 10_000 else 1)
             series[index] = Series(Replay(f"kernel {index}", calls, launches_for(us, len(calls)), self._stream))
-            series[index].settle(us)
-        self._warm(watch, bench, [*(s.replay for s in series.values()), baseline.replay])
-        interleave(watch, baseline, list(series.values()), FINAL)
+            if us <= FAR * baseline_us:
+                near[series[index]] = us
+        settle({**near, baseline: baseline_us})
+        self._warm(watch, bench, [*(s.replay for s in near), baseline.replay])
+        interleave(watch, baseline, list(near), FINAL)
+        for far in series.values():
+            if far not in near:
+                for _ in range(FAR_ROUNDS):
+                    watch.round([far])
         self._busy_until = time.perf_counter()
-        return {index: _judged(kernels[index][1], measurement(s, baseline, watch)) for index, s in series.items()}
+        return {index: _judged(kernels[index][1], measurement(one, baseline, watch)) for index, one in series.items()}
+
+    def _baseline(self, bench: Bench, job: Job, watch: Stopwatch) -> tuple[Series, float]:
+        """The baseline's series, and about what a launch of it takes."""
+        baseline = Series(bench.baseline(job.cache, watch))
+        us = watch.once(lambda: baseline.replay.launch(self._stream)) / baseline.replay.launches
+        return baseline, us
 
     # -------------------------------------------------------------------------------------------------- internals
 

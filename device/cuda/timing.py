@@ -3,10 +3,10 @@
 A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike.
 Graphs last about 2.5 ms, so that what starting one costs does not count.
 
-The SM clock follows the power drawn over the last tens of milliseconds, and kernels differ in what they draw: measured
-back to back, a frugal kernel lends its clock to a hungry one. Where several things are compared for the record in the
-sustained regime, each sample therefore follows :data:`SETTLE` seconds of the same kernel, untimed, so that every one
-runs at the clock that its own power leaves. Trials, which only rank, go without.
+The SM clock follows the power drawn over the last tenths of a second, and kernels differ in what they draw: measured
+back to back, a frugal kernel lends its clock to a hungry one. What is timed for the record in the sustained regime
+therefore runs a while untimed before each sample (:func:`settle`), so that every kernel has the clock that its own
+power leaves, and a sample is long. Trials, which only rank, go without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,8 +32,11 @@ TIGHT = 0.005
 """Half-width of the ratio's interval, relative, at which repeating stops."""
 BEATEN = 0.33
 """A kernel whose ratio surely lies below this fraction of the best one's is abandoned."""
-SETTLE = 0.04
-"""Seconds that a kernel runs untimed before each of its samples, where it is compared for the record."""
+SETTLE = 0.4
+"""Seconds of untimed running in one half round, shared by all that is compared for the record."""
+FAR = 4.0
+"""A kernel this many times slower than the baseline is timed apart: in between, it would let the card cool."""
+FAR_ROUNDS = 3
 BURST_IDLE = 0.08
 """Seconds of idling before each sample of the burst regime, in which the card's power budget recovers."""
 
@@ -69,7 +72,7 @@ class Replay:
         self._graph.launch(stream)
 
 
-@dataclass
+@dataclass(eq=False)
 class Series:
     """The samples of one thing timed, in microseconds a launch."""
 
@@ -77,10 +80,8 @@ class Series:
     samples: list[float] = field(default_factory=list)
     lead: int = 0
     """Untimed replays before each sample in the sustained regime."""
-
-    def settle(self, us: float, seconds: float = SETTLE) -> None:
-        """Let ``seconds`` of replays precede each sample; ``us`` is about what a launch takes."""
-        self.lead = math.ceil(seconds * 1e6 / (max(us, 0.5) * self.replay.launches))
+    span: int = 1
+    """Replays that are timed as one sample there."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,18 @@ class Plan:
 
 
 TRIAL = Plan(6, 12, 0.12)
-FINAL = Plan(8, 40, 3.0)
+FINAL = Plan(8, 40, 5.0)
+
+
+def settle(series: Mapping[Series, float]) -> None:
+    """Have each of ``series`` run untimed before its samples, and make these a quarter as long.
+
+    Values are about what a launch takes, in microseconds. Two things compared settle for 0.2 s each, nine for 0.04 s.
+    """
+    for item, us in series.items():
+        replay_us = max(us, 0.5) * item.replay.launches
+        item.lead = math.ceil(SETTLE * 1e6 / len(series) / replay_us)
+        item.span = math.ceil(item.lead / 4)
 
 
 class Stopwatch:
@@ -151,13 +163,14 @@ class Stopwatch:
             for _ in range(item.lead):
                 item.replay.launch(self._stream)
             start.record(self._stream)
-            item.replay.launch(self._stream)
+            for _ in range(item.span):
+                item.replay.launch(self._stream)
             end.record(self._stream)
         self._read_clock()  # while the GPU is busy
         events[2 * len(order) - 1].synchronize()
         elapsed = require_cupy().cuda.get_elapsed_time
         for item, start, end in zip(order, events[::2], events[1::2], strict=False):
-            item.samples.append(float(elapsed(start, end)) * 1e3 / item.replay.launches)
+            item.samples.append(float(elapsed(start, end)) * 1e3 / (item.span * item.replay.launches))
 
     def _grown(self, count: int) -> list[Any]:
         while len(self._events) < count:
@@ -187,8 +200,11 @@ def interleave(
 
 
 def ratios(kernel: Series, baseline: Series) -> list[float]:
-    """Baseline time over kernel time, sample by sample: each pair is of one half round."""
-    return [b / k for b, k in zip(baseline.samples, kernel.samples, strict=True)]
+    """Baseline time over kernel time, sample by sample: each pair is of one half round.
+
+    A kernel that was timed apart has fewer samples than the baseline; its ratio is far from 1 in any case.
+    """
+    return [b / k for b, k in zip(baseline.samples, kernel.samples, strict=False)]
 
 
 def measurement(kernel: Series, baseline: Series, watch: Stopwatch) -> Measurement:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmtune.device.cuda.reference import GemmReference, affordable_flops
-from gemmtune.device.cuda.timing import FINAL, SETTLE, TRIAL, Plan, Series, interleave, measurement
+from gemmtune.device.cuda.timing import FINAL, SETTLE, TRIAL, Plan, Series, interleave, measurement, settle
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
 
@@ -100,10 +100,14 @@ def test_a_clear_loser_stops_at_once() -> None:
     assert len(ours.samples) == 2
 
 
-@given(st.floats(1.0, 1e5), st.integers(1, 500))
-def test_what_runs_untimed_before_a_sample_lasts_long_enough(us: float, launches: int) -> None:
-    series = Series(SimpleNamespace(launches=launches))  # type: ignore[arg-type]
-    assert series.lead == 0
-    series.settle(us)
-    assert series.lead * launches * us * (1 + 1e-9) >= SETTLE * 1e6
-    assert (series.lead - 1) * launches * us < SETTLE * 1e6
+@given(st.lists(st.tuples(st.floats(1.0, 1e5), st.integers(1, 500)), min_size=1, max_size=9))
+def test_what_runs_untimed_before_a_sample_is_a_fair_share_and_samples_a_quarter(
+    sizes: list[tuple[float, int]],
+) -> None:
+    series = {Series(SimpleNamespace(launches=launches)): us for us, launches in sizes}  # type: ignore[arg-type]
+    assert all((one.lead, one.span) == (0, 1) for one in series)
+    settle(series)
+    for one, us in series.items():
+        share, replay = SETTLE * 1e6 / len(sizes), us * one.replay.launches
+        assert share <= one.lead * replay * (1 + 1e-9) < share + replay * (1 + 1e-6)
+        assert one.lead <= 4 * one.span < one.lead + 4
