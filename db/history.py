@@ -137,7 +137,8 @@ class History:
     ) -> list[StudyRecord]:  # fmt: skip
         """Studies, the newest first. ``kind`` is the device kind; the other filters as in :meth:`trials`."""
         with self.reading() as session:
-            return queries.studies(session, Filter(gpu, shape, dtype, None, kind, regime, cache), limit)
+            found = queries.studies(session, Filter(gpu, shape, dtype, None, kind, regime, cache), limit)
+            return ranking.with_winners(session, found)
 
     def trials(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
@@ -184,7 +185,8 @@ class History:
         """The leading correct kernels with their ``rank``; filters as in :meth:`trials`.
 
         Ranks count within (device kind, GPU key, environment, regime, cache, problem), by the ratio to the baseline,
-        or by time where no baseline was timed; a finalist's measurement counts before the trial's own. The ``limit``
+        or by time where no baseline was timed; finalists, whose measurement among each other counts, go before the
+        others, and of those that the interval cannot tell from the quickest the simplest is first. The ``limit``
         rows are shared out evenly among these boards, the most recent first, at least one to each while they last.
         """
         with self.reading() as session:
@@ -196,8 +198,8 @@ class History:
     ) -> list[TrialRecord]:  # fmt: skip
         """What a pack is made of: one kernel for each (device kind, GPU key, regime, cache, problem).
 
-        It is the best correct one of the newest environment whose leader was measured as a finalist, else of the newest
-        environment. ``gpu_key`` may be a short or full name too.
+        It is the first of :meth:`best` in the newest environment whose leader was measured as a finalist, else in the
+        newest environment. ``gpu_key`` may be a short or full name too.
         """
         with self.reading() as session:
             return ranking.best_kernels(session, Filter(gpu_key, shape, dtype, family, device_kind, regime, cache))

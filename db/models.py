@@ -163,8 +163,9 @@ class Kernel(Base):
 class Trial(Base):
     """One configuration tried. ``claimed`` by an owner while it runs, then ``done`` for ever.
 
-    ``score`` and ``final`` follow from the measurements (:func:`gemmtune.db.scores.refresh`): smaller is better, null
-    where a trial does not rank. ``pattern`` is the detail with its numbers blanked, to count failures of a kind.
+    ``score`` and ``final`` follow from the measurements (:func:`gemmtune.db.store.refresh_scores`): a smaller score is
+    better, null where a trial does not rank. ``pattern`` is the detail with its numbers blanked, to count failures of a
+    kind.
     A study's numbers and configurations are unique among the trials of one database, which claiming sees to; copies
     of a study that went on apart may meet in a merge, and then both their trials are kept.
     """
@@ -174,7 +175,7 @@ class Trial(Base):
         Index(None, "study_id", "number", "state", "family"),
         Index(None, "study_id", "configuration_key"),
         Index(None, "study_id", "outcome", "number"),
-        Index(None, "study_id", "score", "family"),
+        Index(None, "study_id", "final", "score", "family"),
         Index(None, "outcome", "pattern", "family", "study_id"),
     )
     id: Mapped[Id]

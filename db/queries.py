@@ -308,10 +308,11 @@ def by_id(session: Session, ids: Sequence[int]) -> dict[int, TrialRecord]:
 
 
 def studies(session: Session, wanted: Filter, limit: int | None) -> list[StudyRecord]:
-    """Studies, the newest first, with their progress and leader."""
+    """Studies, the newest first, with their progress and the quickest kernel."""
     of_study = m.Trial.study_id == m.Study.id
     count = select(func.count()).select_from(m.Trial).where(of_study)
-    leader = select(m.Trial.id).where(of_study, m.Trial.score.is_not(None)).order_by(m.Trial.score, m.Trial.id).limit(1)
+    leader = select(m.Trial.id).where(of_study, m.Trial.score.is_not(None))
+    leader = leader.order_by(m.Trial.final.desc(), m.Trial.score, m.Trial.id).limit(1)
     query = (
         select(m.Study, m.Problem, m.Gpu, m.Environment)
         .add_columns(

@@ -1,4 +1,4 @@
-"""Rankings, done in SQL over the score that each trial carries (:func:`gemmtune.db.store.refresh_scores`).
+"""Rankings: SQL finds who may stand in front, and :func:`gemmtune.db.standing.standing` has the last word.
 
 Numbers of different devices, environments (drivers, versions) or regimes never meet in one ranking: a *board* is
 (device kind, GPU key, environment, regime, cache, problem), and ranks count within it. A board's leaders are among its
@@ -7,15 +7,18 @@ studies' leaders, which an index gives without reading the rest, so that a milli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from gemmtune.db import models as m
 from gemmtune.db.queries import Filter, by_id
-from gemmtune.db.records import TrialRecord
+from gemmtune.db.records import StudyRecord, TrialRecord
+from gemmtune.db.standing import standing
 
 _COMPARED = (m.Study.kind, m.Gpu.key, m.Study.regime, m.Study.cache, m.Problem.key)
 
@@ -29,20 +32,23 @@ def best(session: Session, wanted: Filter, limit: int | None) -> list[TrialRecor
     board = (*_COMPARED, m.Study.environment_id)
     leaders = _leaders(session, wanted, each).add_columns(
         func.max(m.Study.created).over(partition_by=board).label("newest"),
-        _row_number([*board, m.Trial.configuration_key], m.Trial.score, m.Trial.id).label("copy"),
+        _row_number([*board, m.Trial.configuration_key], m.Trial).label("copy"),
         *(column.label(f"board{i}") for i, column in enumerate(board)),
     )
     copies = leaders.subquery()
     columns = [copies.c[f"board{i}"] for i in range(len(board))]
-    rank = _row_number(columns, copies.c.score, copies.c.id).label("rank")
+    rank = _row_number(columns, copies.c).label("rank")
     ranked = select(copies.c.id, copies.c.newest, *columns, rank).where(copies.c.copy == 1).subquery()
-    order = (ranked.c.newest.desc(), *(ranked.c[f"board{i}"] for i in range(len(board))), ranked.c.rank)
-    query = select(ranked.c.id, ranked.c.rank).order_by(*order).limit(limit)
+    named = [ranked.c[f"board{i}"] for i in range(len(board))]
+    query = select(ranked.c.id, *named).order_by(ranked.c.newest.desc(), *named, ranked.c.rank).limit(limit)
     if each is not None:
         query = query.where(ranked.c.rank <= each)
-    ranks = session.execute(query).all()
-    found = by_id(session, [id_ for id_, _ in ranks])
-    return [replace(found[id_], rank=number) for id_, number in ranks]
+    rows = session.execute(query).all()
+    found = by_id(session, [id_ for id_, *_ in rows])
+    out: list[TrialRecord] = []
+    for _, of_board in groupby(rows, key=lambda row: row[1:]):
+        out += _standing(session, wanted, [found[id_] for id_, *_ in of_board])
+    return out
 
 
 def best_kernels(session: Session, wanted: Filter) -> list[TrialRecord]:
@@ -51,21 +57,64 @@ def best_kernels(session: Session, wanted: Filter) -> list[TrialRecord]:
     That is the newest environment whose leader was measured as a finalist, else the newest: an interrupted search
     after a change of driver does not displace a finished one.
     """
-    wide = [*_COMPARED, m.Study.environment_id]
     leaders = _leaders(session, wanted, 1).add_columns(
-        m.Trial.final,
-        func.max(m.Study.created).over(partition_by=wide).label("newest"),
-        _row_number(wide, m.Trial.score, m.Trial.id).label("place"),
+        func.max(m.Study.created).over(partition_by=[*_COMPARED, m.Study.environment_id]).label("newest"),
+        _row_number([*_COMPARED, m.Study.environment_id], m.Trial).label("place"),
         *(column.label(f"board{i}") for i, column in enumerate(_COMPARED)),
     )
     firsts = leaders.subquery()
     columns = [firsts.c[f"board{i}"] for i in range(len(_COMPARED))]
-    choice = _row_number(columns, firsts.c.final.desc(), firsts.c.newest.desc(), firsts.c.id.desc()).label("choice")
+    order = (firsts.c.final.desc(), firsts.c.newest.desc(), firsts.c.id.desc())
+    choice = func.row_number().over(partition_by=columns, order_by=order).label("choice")
     chosen = select(firsts.c.id, *columns, choice).where(firsts.c.place == 1).subquery()
-    order = [chosen.c[f"board{i}"] for i in range(len(_COMPARED))]
-    ids = session.scalars(select(chosen.c.id).where(chosen.c.choice == 1).order_by(*order)).all()
+    named = [chosen.c[f"board{i}"] for i in range(len(_COMPARED))]
+    ids = session.scalars(select(chosen.c.id).where(chosen.c.choice == 1).order_by(*named)).all()
     found = by_id(session, ids)
-    return [replace(found[id_], rank=1) for id_ in ids]
+    return [_standing(session, wanted, [found[id_]])[0] for id_ in ids]
+
+
+def with_winners(session: Session, studies: Sequence[StudyRecord]) -> list[StudyRecord]:
+    """``studies``, each with the winner among the equals of its leader."""
+    return [
+        replace(study, best=_standing(session, Filter(study_id=study.id), [study.best])[0]) if study.best else study
+        for study in studies
+    ]
+
+
+def _standing(session: Session, wanted: Filter, leaders: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The leaders of one board (at least one, the quickest first) as they stand among all of the board's equals.
+
+    There are as many as before: an equal that comes in for its simplicity takes the place of the last.
+    """
+    missing = set(_equals(session, wanted, leaders[0])) - {record.id for record in leaders}
+    once: dict[str, TrialRecord] = {}
+    for record in standing([*leaders, *by_id(session, sorted(missing)).values()]):
+        once.setdefault(record.configuration_key, record)
+    return [replace(record, rank=i) for i, record in enumerate(list(once.values())[: len(leaders)], 1)]
+
+
+def _equals(session: Session, wanted: Filter, quickest: TrialRecord) -> Sequence[int]:
+    """Ids of the trials on the board of ``quickest`` that are its equals, itself among them."""
+    timing = quickest.timing
+    assert timing is not None  # noqa: S101 - it has a score
+    board = replace(
+        wanted,
+        gpu=quickest.gpu.key,
+        kind=quickest.kind,
+        regime=quickest.regime,
+        cache=quickest.cache,
+        problem_key=quickest.problem_key,
+    )
+    environment = select(m.Study.environment_id).where(m.Study.id == quickest.study_id).scalar_subquery()
+    query = (
+        _studies(session, board, select(m.Trial.id))
+        .join(m.Trial, m.Trial.study_id == m.Study.id)
+        .where(m.Study.environment_id == environment)
+        .where(m.Trial.final.is_(timing.final), m.Trial.score <= timing.score_bound)
+    )
+    if wanted.family is not None:
+        query = query.where(m.Trial.family == wanted.family)
+    return session.scalars(query).all()
 
 
 def _boards(session: Session, wanted: Filter) -> int:
@@ -74,14 +123,15 @@ def _boards(session: Session, wanted: Filter) -> int:
 
 
 def _leaders(session: Session, wanted: Filter, each: int | None) -> Select[Any]:
-    """Id and score of the first ``each`` ranked trials of every study."""
+    """Id, score and ``final`` of the first ``each`` finalists of every study, and of the first ``each`` others."""
     inner = aliased(m.Trial)
     first = select(inner.id).where(inner.study_id == m.Study.id, inner.score.is_not(None))
     if wanted.family is not None:
         first = first.where(inner.family == wanted.family)
     first = first.order_by(inner.score, inner.id).limit(each).correlate(m.Study)
-    query = select(m.Trial.id.label("id"), m.Trial.score.label("score"))
-    return _studies(session, wanted, query).join(m.Trial, m.Trial.id.in_(first))
+    query = select(m.Trial.id.label("id"), m.Trial.score.label("score"), m.Trial.final.label("final"))
+    leading = or_(*(m.Trial.id.in_(first.where(inner.final.is_(final))) for final in (True, False)))
+    return _studies(session, wanted, query).join(m.Trial, leading)
 
 
 def _studies(session: Session, wanted: Filter, query: Any) -> Select[Any]:
@@ -93,5 +143,6 @@ def _studies(session: Session, wanted: Filter, query: Any) -> Select[Any]:
     return joined.where(m.Study.id.in_(wanted.studies(session)))
 
 
-def _row_number(partition: Any, *order: Any) -> ColumnElement[int]:
-    return func.row_number().over(partition_by=partition, order_by=order)
+def _row_number(partition: Sequence[Any], trial: Any) -> ColumnElement[int]:
+    """The place of a trial among those of its partition, as :func:`gemmtune.db.standing.standing` orders them."""
+    return func.row_number().over(partition_by=partition, order_by=(trial.final.desc(), trial.score, trial.id))

@@ -120,6 +120,21 @@ class Timing:
     estimated: bool
     final: bool
 
+    @property
+    def score(self) -> float:
+        """What ranks, the smaller the better: the negated ratio to the baseline where one was timed, else the time.
+
+        One column, ascending, that puts rated kernels first and the best of them in front.
+        """
+        return self.us if self.ratio is None else -self.ratio
+
+    @property
+    def score_bound(self) -> float:
+        """The worst score that its 95 % interval cannot tell from its own."""
+        if self.ratio is None:
+            return self.us_high
+        return -(self.ratio if self.ratio_low is None else self.ratio_low)
+
 
 @dataclass(frozen=True)
 class TrialRecord:

@@ -210,9 +210,8 @@ def add_export(session: Session, name: str, manifest: str, cubins: Mapping[str, 
 def refresh_scores(session: Session, trial_ids: Iterable[int]) -> None:
     """Bring ``score`` and ``final`` of these trials up to date with their measurements.
 
-    The latest final measurement counts, else the latest of all. The score is the negated ratio to the baseline where
-    one was timed, else the time: one column, ascending, that puts rated kernels first and the best of them in front.
-    Only correct trials have one.
+    The latest final measurement counts, else the latest of all. The score is that of
+    :attr:`gemmtune.db.records.Timing.score`. Only correct trials have one.
     """
     session.flush()
     counts = (

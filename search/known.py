@@ -9,10 +9,8 @@ from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
-from gemmtune.db import History, TrialRecord
+from gemmtune.db import History
 from gemmtune.device.base import Cache, Device, Regime
-from gemmtune.search.finals import standing
-from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import UnknownNameError
 from gemmtune.space.problem import Problem
@@ -56,27 +54,18 @@ class KnownKernels:
             UnknownNameError: none is known.
             ConfigurationError, CompileError: it cannot be rendered or compiled any more.
         """
-        trials = self._study_of(problem)
+        record = self._records.get(problem.key)
+        trials = [] if record is None else self._history.trials(study_id=record.study_id, limit=None)
         wall_s = sum(trial.seconds.get("wall", 0.0) for trial in trials)
         if self._pack is not None:
             return Known(self._pack.best(problem), len(trials), wall_s)
-        if not trials:
+        if record is None:
             raise UnknownNameError(
                 f"No kernel is known for {problem.key} on {self._device.name} ({self._regime}, {self._cache}): "
                 f"run 'gemmtune tune' for it first."
             )
-        winner = standing(trials, problem, self._device.gpu, families.FAMILIES.values())[0]
-        source = render(problem, Configuration.parse(winner.configuration))
+        source = render(problem, Configuration.parse(record.configuration))
         return Known(compile_kernel(source, self._device.gpu.arch, KernelCache()), len(trials), wall_s)
-
-    def _study_of(self, problem: Problem) -> list[TrialRecord]:
-        """All trials of the study that found the best kernel; none where there is no such study."""
-        record = self._records.get(problem.key)
-        if record is None:
-            return []
-        shape = "x".join(str(size) for size in problem.axes.values())
-        every = self._history.trials(gpu=record.gpu.key, shape=shape, kind=record.kind, limit=None)
-        return [trial for trial in every if trial.study_id == record.study_id]
 
 
 class _Pack:

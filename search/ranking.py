@@ -1,4 +1,7 @@
-"""Comparing trials: the objective, the order of the best, and what breaks a tie."""
+"""What a study goes by while it runs: the objective, and the order of the best by it.
+
+Who wins in the end is :func:`gemmtune.db.standing.standing`'s matter.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,6 @@ from collections.abc import Iterable
 
 from gemmtune.db import TrialRecord
 from gemmtune.device.base import Outcome
-from gemmtune.space.configuration import Configuration
-from gemmtune.space.family import Family
-from gemmtune.space.gpu import Gpu
-from gemmtune.space.problem import Problem
 
 TIMED = frozenset({Outcome.CORRECT, Outcome.ABANDONED})
 """Outcomes of right kernels whose time counts (abandoned: measured until it was clear that they are beaten)."""
@@ -32,13 +31,3 @@ def best_first(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     """The correct trials by objective; equals in the order they were tried."""
     scored = ((objective(r), r.number, r) for r in records if r.outcome == Outcome.CORRECT)
     return [r for _, _, r in sorted((s, n, r) for s, n, r in scored if s is not None)]
-
-
-def complexity(problem: Problem, configuration: Configuration, family: Family, gpu: Gpu) -> tuple[int | str, ...]:
-    """A key that is smaller for the *simpler* of two configurations, which wins a tie.
-
-    Simpler means, in this order: fewer splits of the reduction (no workspace, no second pass), fewer pipeline stages,
-    less shared memory, fewer threads a block, a smaller tile; the text of the configuration decides at last.
-    """
-    t = family.traits(problem, configuration, gpu)
-    return t.splits, t.stages, t.shared_bytes, t.threads, t.tile_m * t.tile_n, configuration.key

@@ -15,11 +15,12 @@ from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.codegen.render import template_hash
 from gemmtune.db import History, Study, StudySpec, TrialRecord
+from gemmtune.db.standing import standing
 from gemmtune.device import open_device
 from gemmtune.device.base import Cache, Device, Outcome, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
-from gemmtune.search.finals import finalists, run_finals, standing
+from gemmtune.search.finals import finalists, run_finals
 from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
@@ -42,7 +43,7 @@ class StudyResult:
     Attributes:
         problem: what was searched for.
         study_id: its number in the history.
-        best: the correct trials, the winner first (:func:`gemmtune.search.finals.standing`).
+        best: the correct trials, the winner first (:func:`gemmtune.db.standing.standing`).
         outcomes: trials by outcome, earlier runs' included.
         trials: trials in the history, of which ``resumed`` were there when this run began.
         interrupted: Ctrl-C ended it; the same command goes on.
@@ -175,7 +176,7 @@ def _study(
         seed=request.seed,
         budget=limit,
         horizon=horizon,
-        warm=_elders(history, study, problem),
+        warm=_elders(history, study),
         deadline=None if seconds is None else began + seconds,
     )
     timing = Timing(request.regime, request.cache, request.seed)
@@ -189,7 +190,7 @@ def _study(
     result = StudyResult(
         problem=problem,
         study_id=study.id,
-        best=standing(records, problem, device.gpu, serving),
+        best=standing(records),
         outcomes=dict(course.counts),
         trials=len(records),
         resumed=course.resumed,
@@ -203,13 +204,12 @@ def _study(
     return result
 
 
-def _elders(history: History, study: Study, problem: Problem) -> tuple[TrialRecord, ...]:
+def _elders(history: History, study: Study) -> tuple[TrialRecord, ...]:
     """The best trials of the same study in an older environment (another driver, say), which this one starts from."""
     if study.parent_id is None:
         return ()
-    shape = "x".join(str(size) for size in problem.axes.values())
-    every = history.trials(shape=shape, kind=study.spec.kind, outcome=Outcome.CORRECT, limit=None)
-    return tuple(best_first(r for r in every if r.study_id == study.parent_id)[:ELDERS])
+    correct = history.trials(study_id=study.parent_id, outcome=Outcome.CORRECT, limit=None)
+    return tuple(best_first(correct)[:ELDERS])
 
 
 def _finals(course: Course, observer: Observer) -> bool:

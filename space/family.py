@@ -76,6 +76,16 @@ class Family(ABC):
         """Valid configurations that did well somewhere, for a search to try first; none unless a family knows some."""
         return []
 
+    def complexity(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> tuple[int | str, ...]:
+        """A key that is smaller for the *simpler* of two configurations, which wins where both are equally fast.
+
+        Simpler means, in this order: fewer splits of the reduction (no workspace, no second pass), fewer pipeline
+        stages, less shared memory, fewer threads a block, a smaller tile; the text of the configuration decides at
+        last.
+        """
+        t = self.traits(problem, configuration, gpu)
+        return t.splits, t.stages, t.shared_bytes, t.threads, t.tile_m * t.tile_n, configuration.key
+
     def environment(self, problem: Problem, gpu: Gpu) -> dict[str, Any]:
         """The constants that rules may use: the problem's environment and the GPU's limits."""
         return {**problem.environment(), **gpu.environment()}

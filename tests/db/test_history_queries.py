@@ -134,12 +134,23 @@ def test_regimes_caches_and_environments_have_boards_of_their_own(history: Histo
     assert [r.rank for r in history.best()] == [1, 1, 1, 1]
 
 
-def test_a_finalists_measurement_counts_before_the_trials_own(history: History, make: SimpleNamespace):
+def test_finalists_rank_by_their_times_among_each_other(history: History, make: SimpleNamespace):
     study = history.open_study(make.spec())
-    lucky = make.run(study, 0, make.correct(0, 1.9))
-    make.run(study, 1, make.correct(1, 1.5))
+    lucky, steady = make.run(study, 0, make.correct(0, 1.9)), make.run(study, 1, make.correct(1, 1.5))
     study.add_measurement(lucky, make.measurement(1.2))
-    assert [r.number for r in history.best()] == [1, 0]
+    study.add_measurement(steady, make.measurement(1.4))
+    assert [(r.number, r.timing.ratio) for r in history.best()] == [(1, 1.4), (0, 1.2)]
+
+
+@pytest.mark.parametrize("limit", [None, 9, 2, 1])
+def test_finalists_go_before_those_they_were_chosen_from(history: History, make: SimpleNamespace, limit: int | None):
+    study = history.open_study(make.spec())
+    for i in range(4):
+        make.run(study, i, make.correct(i, 1.5 + i / 10))
+    study.add_measurement(history.best(limit=1)[0].id, make.measurement(1.2))  # was 1.8 by itself
+    assert [r.number for r in history.best(limit=limit)] == [3, 2, 1, 0][:limit]
+    assert [r.number for r in history.best_kernels()] == [3]
+    assert [r.best.number for r in history.studies()] == [3]
 
 
 def test_a_configuration_tried_in_several_studies_stands_once(history: History, make: SimpleNamespace):

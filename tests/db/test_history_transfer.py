@@ -95,7 +95,8 @@ def test_a_study_goes_on_where_it_was_carried_to(
     study.release_claims()
     assert history.merge(tmp_path / "back.gz") == MergeReport(trials=1, measurements=2)
     assert [t.number for t in study.trials()] == [0, 1, 2, 3]
-    assert [r.timing.ratio for r in history.best(shape="512x512x512") if r.environment["driver"] == "580"] == [1.7, 1.3]
+    rows = history.best(shape="512x512x512")
+    assert [r.timing.ratio for r in rows if r.environment["driver"] == "580"] == [1.3, 1.7]  # a finalist goes first
 
 
 def test_copies_of_a_study_that_went_on_apart_keep_all_their_trials(

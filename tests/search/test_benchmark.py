@@ -82,6 +82,26 @@ def test_the_best_known_kernel_is_timed_beside_cublas_and_the_naive_one(problem,
     assert naive.verify
 
 
+@pytest.mark.parametrize("kind", ["cuda", "emulator"])
+def test_among_equals_study_benchmark_pack_and_query_agree_on_the_winner(problem, bench, history, kind):
+    class Flat(bench):
+        def _proof(self, job):
+            proof, measured = super()._proof(job)
+            if self.estimates:
+                return proof, dataclasses.replace(measured, us=10.0, us_low=10.0, us_high=10.0)
+            return proof, Measurement(10.0, 9.9, 10.1, 20.0, 2.0, 1.98, 2.02)
+
+    device = Flat(kind=kind)
+    (study,) = tune(problem, device, trials=30, history=history, families=["toy"])
+    winner = study.best[0]
+    stages = [int(r.configuration.split("stages=")[1].split()[0]) for r in study.best if r.final or kind == "emulator"]
+    assert stages[0] == min(stages) < max(stages)
+    (row,) = benchmark(problem, device, history)
+    assert row.config == winner.configuration
+    assert [r.id for r in history.best(limit=1)] == [r.id for r in history.best_kernels()] == [winner.id]
+    assert [r.id for r in history.best(limit=None)] == [r.id for r in study.best]
+
+
 def test_estimates_are_marked_and_have_no_baseline(problem, bench, history, tmp_path):
     device = bench(kind="emulator", name="emulator:h200")
     tune(problem, device, trials=8, history=history, families=["toy"])

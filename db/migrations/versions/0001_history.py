@@ -169,7 +169,9 @@ def upgrade() -> None:
         op.f("ix_trial_study_id_number_state_family"), "trial", ["study_id", "number", "state", "family"], unique=False
     )
     op.create_index(op.f("ix_trial_study_id_outcome_number"), "trial", ["study_id", "outcome", "number"], unique=False)
-    op.create_index(op.f("ix_trial_study_id_score_family"), "trial", ["study_id", "score", "family"], unique=False)
+    op.create_index(
+        op.f("ix_trial_study_id_final_score_family"), "trial", ["study_id", "final", "score", "family"], unique=False
+    )
 
     op.create_table(
         "measurement",

@@ -1,0 +1,47 @@
+"""The one rule of who stands where among the trials of a problem, and so of who wins.
+
+Whatever shows or ships a winner (a study's result, the benchmark, queries, packs) takes it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmtune.db.records import CORRECT, Timing, TrialRecord
+from gemmtune.space import families
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.errors import GemmtuneError
+from gemmtune.space.problem import problem_from_json
+
+
+def standing(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The correct and timed ones of ``records``, which are of one problem and timed in one way, the winner first.
+
+    Those measured among the finalists stand before the others, each by the score of the time that counts, equals in
+    the order they were tried. The first of them in that order is the quickest; whose median lies within its 95 %
+    interval, and was taken in the same way, is its equal; and the simplest of these equals wins
+    (:meth:`gemmtune.space.family.Family.complexity`).
+    """
+    timed = [(t, r) for r in records if (t := r.timing) is not None and r.outcome == CORRECT]
+    timed.sort(key=lambda pair: (not pair[0].final, pair[0].score, pair[1].id))
+    ordered = [record for _, record in timed]
+    equals = [record for timing, record in timed if is_equal(timing, timed[0][0])]
+    ranked = [(key, i) for i, record in enumerate(equals) if (key := _complexity(record)) is not None]
+    if len(equals) > 1 and ranked:
+        ordered.insert(0, ordered.pop(min(ranked)[1]))
+    return ordered
+
+
+def is_equal(timing: Timing, quickest: Timing) -> bool:
+    """Whether ``timing`` is no slower than ``quickest`` as far as its 95 % interval can tell."""
+    return timing.final == quickest.final and timing.score <= quickest.score_bound
+
+
+def _complexity(record: TrialRecord) -> tuple[int | str, ...] | None:
+    """How simple it is; None for a problem, family or knob that this version does not know."""
+    try:
+        problem = problem_from_json(record.problem_json)
+        configuration = Configuration.parse(record.configuration)
+        return families.family(record.family).complexity(problem, configuration, record.gpu)
+    except (GemmtuneError, LookupError):
+        return None
