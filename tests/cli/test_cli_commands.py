@@ -183,7 +183,8 @@ def test_queries_as_table_json_and_csv(cli: Cli, tuned: tuple[Path, str], query:
     narrow = ["--gpu", "h200", "--shape", SHAPE, "--dtype", "fp32", "--family", "simt", "--limit", "2"]
     table = cli("query", query, *narrow)
     assert table.code == 0
-    assert len(table.out.splitlines()) == 3
+    assert table.out.splitlines()[0] == f"gemm {SHAPE} fp32 nt on emulator h200, sustained, cold cache"
+    assert len([line for line in table.out.splitlines() if " est. " in line]) == 2
     assert "est." in table.out
     found = json.loads(cli("query", query, "--format", "json").out)
     assert len(found) == TRIALS
@@ -212,7 +213,7 @@ def test_studies(cli: Cli, tuned: tuple[Path, str]) -> None:
     (study,) = json.loads(cli("query", "studies", "--format", "json").out)
     assert study["trials"] == study["correct"] == TRIALS
     assert study["best"]["problem"] == study["problem"]
-    assert "on emulator h200, sustained, cold, auto, seed 0" in cli("query", "studies").out
+    assert "on emulator h200, sustained, cold cache, auto, seed 0" in cli("query", "studies").out
 
 
 def test_why(cli: Cli, tuned: tuple[Path, str]) -> None:

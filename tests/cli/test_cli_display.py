@@ -60,11 +60,15 @@ def test_plain_lines_tell_each_new_best_and_the_end(capsys: pytest.CaptureFixtur
     assert "\r" not in out
     assert lines[0] == "[1/2] gemm 512x512x512 bf16 nt on emulator:h200 (NVIDIA H200, times are estimates)"
     assert "20 trials of 3,172,688 valid configurations (60,200,000 before the rules); 5 done before" in lines[1]
-    assert [line.split("new best ")[1].split(" us")[0] for line in lines if "new best" in line] == ["12", "8", "7.5"]
+    assert [line.split("new best ")[1].split(" us")[0] for line in lines if "new best" in line] == [
+        "12.0",
+        "8.00",
+        "7.50",
+    ]
     assert "8/20  7 correct, 1 wrong" in out
     assert "Best of gemm 512x512x512 bf16 nt, estimated" in out
     first = next(line for line in lines if line.startswith("1 "))
-    assert first.split()[:6] == ["1", "7.5", "est.", "35.8", "-", "1.0e-04/4.0e-03"]
+    assert first.split()[:6] == ["1", "7.50", "est.", "35.8", "-", "1.0e-04/4.0e-03"]
     assert first.endswith("n=9")
     assert lines[-1] == "9 trials in 1:05, 5 of them before this run: 8 correct, 1 wrong."
 
@@ -155,25 +159,38 @@ def test_a_study_bounded_by_time_alone_counts_no_budget(
     lines = capsys.readouterr().out.splitlines()
     assert "as many trials as fit into 10:00, of 4,770,819 valid configurations" in lines[1]
     assert "/4770819" not in "".join(lines)
-    assert lines[2].startswith("  1  new best 8 us")
+    assert lines[2].startswith("  1  new best 8.000 us")
     assert [line.split()[0] for line in lines[3:]] == ["20", "40", "60", "80", "100"]
     assert lines[-1] == "  100  100 correct, 5:00 left"
 
 
-def test_long_cells_go_below_their_row_on_a_narrow_terminal() -> None:
-    columns = [output.Column("us", right=True), output.Column("configuration", long=True)]
-    lines = output._stacked(columns, [["7.5", CONFIGURATION], ["12", "short"]], 60)
-    assert lines[0] == " us"
-    assert lines[1] == "7.5"
+def test_columns_that_do_not_fit_go_below_their_row() -> None:
+    columns = [
+        output.Column("problem"),
+        output.Column("us", right=True),
+        output.Column("naive us", right=True),
+        output.Column("configuration", long=True),
+    ]
+    rows = [["gemm 512x512x512", "7.5", "66.5", CONFIGURATION], ["gemm 8x8x8", "12", "-", "short"]]
+    assert output.fitted(columns, rows, 300) == output.lines_of(columns, rows)
+    lines = output.fitted(columns, rows, 60)
+    assert lines[:2] == ["problem            us  naive us", "gemm 512x512x512  7.5      66.5"]
     assert all(len(line) < 60 for line in lines)
     assert " ".join(line.strip() for line in lines[2:-2]) == CONFIGURATION
-    assert lines[-1] == "    short"
+    assert lines[-2:] == ["gemm 8x8x8         12         -", "    short"]
+    narrow = output.fitted(columns, rows, 25)
+    assert narrow[:3] == ["problem            us", "gemm 512x512x512  7.5", "    naive us 66.5"]
+    assert narrow[-2:] == ["gemm 8x8x8         12", "    short"]
 
 
 def test_numbers_as_people_read_them() -> None:
     assert output.microseconds(None) == "-"
     assert output.microseconds(1580.4) == "1580"
-    assert output.microseconds(7.3012, estimated=True) == "7.301 est."
+    assert output.microseconds(7.3, estimated=False) == "7.300"
+    assert output.microseconds(7.3012, estimated=True) == "7.30 est."
+    assert output.microseconds(12345.6, estimated=True) == "12346 est."
+    assert [output.digits(x, 3) for x in (0.12345, 61.0, 99.96, 123.4)] == ["0.123", "61.0", "100", "123"]
+    assert output.ratio(15.123, estimated=True) == "15.1x est."
     assert output.ratio(None) == "-"
     assert output.ratio(1.0349) == "1.03x"
     assert output.small(1.25e-7) == "1.2e-07"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from gemmtune.device.base import Cache, Regime
     from gemmtune.search.results import BenchRow
     from gemmtune.space.problem import Problem
+
+
+_ESTIMATES = (
+    "ESTIMATES, not measurements: kernels were proved right by an emulator, and their times come from a cost model. "
+    "cuBLAS runs on a GPU alone, and is left out."
+)
 
 
 def bench(
@@ -75,9 +82,14 @@ def bench(
         if rows and result_file is not None:
             write_result_file(result_file, rows, device=where)
     if rows:
+        if any(row.estimated for row in rows):
+            output.say(_ESTIMATES)
         show_rows(rows)
         if result_file is not None:
-            print(f"\nWritten to {result_file}: 'gemmtune bench --summary {result_file}' prints it again.")
+            print()
+            output.say(
+                f"Written to {result_file}: 'gemmtune bench --summary {shlex.quote(result_file)}' prints it again."
+            )
     for sentence in failures:
         output.error(sentence)
     if failures:
@@ -98,11 +110,11 @@ def show_rows(rows: Sequence[BenchRow]) -> None:
     columns = [
         output.Column("problem"),
         output.Column("us", right=True),
-        *([] if estimated else [output.Column("95 %", right=True)]),
+        *(output.Column(f"vs {peer}", right=True) for peer in peers),
         output.Column("TFLOP/s", right=True),
         output.Column("of floor", right=True),
+        *([] if estimated else [output.Column("95 %", right=True)]),
         *(output.Column(f"{peer} us", right=True) for peer in peers),
-        *(output.Column(f"vs {peer}", right=True) for peer in peers),
         output.Column("error/bound", right=True),
         output.Column("configuration", long=True),
     ]
@@ -110,11 +122,11 @@ def show_rows(rows: Sequence[BenchRow]) -> None:
         [
             row.problem.key,
             output.microseconds(row.us, estimated=row.estimated),
-            *([] if estimated else [_interval(row)]),
-            f"{row.tflops:.3g}",
+            *(output.ratio(row.ratio(peer), estimated=row.estimated) for peer in peers),
+            output.digits(row.tflops, 3),
             f"{100 * row.floor_fraction:.0f} %",
+            *([] if estimated else [_interval(row)]),
             *(output.microseconds(row.peers.get(peer), estimated=row.estimated) for peer in peers),
-            *(output.ratio(row.ratio(peer)) for peer in peers),
             f"{output.small(row.rel_error)}/{output.small(row.error_bound)}",
             row.config,
         ]
@@ -124,8 +136,10 @@ def show_rows(rows: Sequence[BenchRow]) -> None:
     if len(rows) < 2:
         return
     means = summarise(rows)
-    print(
-        f"Geometric means of {len(rows)} rows: {_means(means.ratios)}; {100 * means.floor_fraction:.0f} % of the floor."
+    marked = " (estimated)" if means.estimated else ""
+    output.say(
+        f"Geometric means of {len(rows)} rows{marked}: {_means(means.ratios)}; "
+        f"{100 * means.floor_fraction:.0f} % of the floor."
     )
     if len(means.by_dtype) > 1:
         for dtype, ratios in means.by_dtype.items():
@@ -147,6 +161,6 @@ def _summarise_file(path: str) -> None:
     if not result.rows:
         raise ProblemError(f"The result file {path} has no rows: write it with 'gemmtune bench MxNxK --output {path}'.")
     versions = [f"{name} {value}" for name, value in (("driver", result.driver), ("CUDA", result.cuda)) if value]
-    print(", ".join([f"{result.name}: {result.gpu}", *versions, result.date]))
-    print(result.protocol)
+    output.say(", ".join([f"{result.name}: {result.gpu}", *versions, result.date]))
+    output.say(result.protocol)
     show_rows(result.rows)

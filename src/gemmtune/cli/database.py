@@ -12,7 +12,7 @@ from gemmtune.cli.groups import group
 app = group("Carry a history between machines.")
 
 
-@app.command("export")
+@app.command("export", short_help="Write the whole history to one file.")
 def export(
     path: Annotated[str, typer.Argument(metavar="FILE", help="Compressed file to write.")],
     db: options.Database = None,
@@ -22,10 +22,10 @@ def export(
 
     with History(db) as history:
         history.export(path)
-        print(f"{history.location} written to {path}: 'gemmtune db merge {path}' takes it in elsewhere.")
+        output.say(f"{history.location} written to {path}: 'gemmtune db merge {path}' takes it in elsewhere.")
 
 
-@app.command("merge")
+@app.command("merge", short_help="Take the trials of such a file in.")
 def merge(
     path: Annotated[str, typer.Argument(metavar="FILE", help="A file that 'gemmtune db export' wrote.")],
     db: options.Database = None,
@@ -43,4 +43,4 @@ def merge(
             output.counted(report.cubins, "cubin"),
         ]
         counts = ", ".join(text for text in added if not text.startswith("0 "))
-        print(f"{history.location}: {f'added {counts}' if counts else 'nothing new'} from {path}.")
+        output.say(f"{history.location}: {f'added {counts}' if counts else 'nothing new'} from {path}.")

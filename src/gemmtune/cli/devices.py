@@ -83,7 +83,7 @@ def _note(gpu: Gpu, archs: list[int] | None) -> str:
     number = gpu.capability[0] * 10 + gpu.capability[1]
     if archs and number not in archs:
         cure = "gemmtune[cuda12]" if number < min(archs) else "a newer gemmtune[cuda13]"
-        return f"NVRTC here compiles for sm_{min(archs)} to sm_{max(archs)}: pip install '{cure}'"
+        return f"not here: NVRTC compiles for sm_{min(archs)} to sm_{max(archs)}; pip install '{cure}'"
     return ""
 
 

@@ -210,13 +210,13 @@ class LiveProgress(Progress):
 
 
 def score(record: TrialRecord) -> str:
-    """``"12.3 us est., ratio -"`` or ``"12.3 us, 1.04x the baseline"``."""
+    """``"12.3 us est., ratio -"`` or ``"12.30 us, 1.04x cublas"``."""
     t = record.timing
     if t is None:
         return "-"
-    return f"{output.microseconds(t.us)} us" + (
-        " est., ratio -" if t.estimated else f", {output.ratio(t.ratio)} {record.baseline or 'the baseline'}"
-    )
+    if t.estimated:
+        return f"{output.digits(t.us, 3)} us est., ratio -"
+    return f"{output.microseconds(t.us)} us, {output.ratio(t.ratio)} {record.baseline or 'the baseline'}"
 
 
 def show_result(result: StudyResult) -> None:
@@ -263,7 +263,7 @@ def best_table(records: list[TrialRecord], problem: Problem) -> tuple[list[outpu
                 str(rank),
                 output.microseconds(t.us, estimated=t.estimated),
                 *([] if estimated else [interval]),
-                f"{problem.flops / t.us / 1e6:.3g}",
+                output.digits(problem.flops / t.us / 1e6, 3),
                 output.ratio(t.ratio),
                 f"{output.small(record.rel_error)}/{output.small(record.error_bound)}",
                 record.configuration,

@@ -41,18 +41,30 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 
 def error(sentence: str) -> None:
-    """One line on standard error that starts with ``error:``."""
-    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
+    """One line on standard error that starts with ``error:``; on a terminal it is wrapped at words."""
+    sys.stderr.write(_wrapped(f"error: {' '.join(sentence.split())}", 2, sys.stderr) + "\n")
 
 
 def say(text: str, hanging: int = 0) -> None:
     """Print a paragraph, wrapped at words on a terminal with ``hanging`` blanks before its further lines."""
-    if is_terminal():
-        width = max(40, console().width - 1)
-        text = textwrap.fill(
-            text, width, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False
-        )
-    print(text)
+    print(_wrapped(text, hanging, sys.stdout))
+
+
+def _wrapped(text: str, hanging: int, stream: TextIO) -> str:
+    if not is_terminal(stream):
+        return text
+    width = max(40, console(stream).width - 1)
+    return textwrap.fill(text, width, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False)
+
+
+def say_next(steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to do next: commands with their purpose, beside or, where the terminal is too narrow, below them."""
+    longest = max(len(command) for command, _ in steps)
+    beside = [f"  {command:{longest}}  {purpose}" for command, purpose in steps]
+    print("Next:")
+    if is_terminal() and max(map(len, beside)) >= console().width:
+        beside = [f"  {command}\n      {purpose}" for command, purpose in steps]
+    print("\n".join(beside))
 
 
 @contextmanager
@@ -75,9 +87,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: 
     from rich.text import Text
 
     screen = console()
-    lines = lines_of(columns, rows)
-    if columns[-1].long and max(map(len, lines)) > screen.width:
-        lines = _stacked(columns, rows, screen.width)
+    lines = fitted(columns, rows, screen.width)
     if title:
         screen.print(Text(title, style="bold"))
     screen.print(Text(lines[0], style="dim"))
@@ -96,12 +106,20 @@ def lines_of(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[s
     return lines
 
 
-def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The same with the long last column below each row, wrapped."""
-    lines = lines_of(columns[:-1], [row[:-1] for row in rows])
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The same within ``width``: columns that do not fit, the last ones first, go below their row, wrapped."""
+    beside = len(columns)
+    while (lines := lines_of(columns[:beside], [row[:beside] for row in rows])) and beside > 1:
+        if max(map(len, lines)) <= width:
+            break
+        beside -= 1
     out = [lines[0]]
     for line, row in zip(lines[1:], rows, strict=True):
-        out += [line, *textwrap.wrap(row[-1], max(20, width - 1), initial_indent="    ", subsequent_indent="    ")]
+        out.append(line)
+        below = list(zip(columns[beside:], row[beside:], strict=True))
+        short = ", ".join(f"{column.title} {cell}" for column, cell in below if not column.long and cell != "-")
+        for text in (short, *(cell for column, cell in below if column.long)):
+            out += textwrap.wrap(text, max(20, width - 1), initial_indent="    ", subsequent_indent="    ")
     return out
 
 
@@ -135,16 +153,24 @@ def _finite(value: Any) -> Any:
 
 
 def microseconds(us: float | None, *, estimated: bool = False) -> str:
-    """``"12.34"``, ``"1580"``, ``"12.3 est."``, ``"-"``: four digits are as many as a measurement has."""
+    """``"12.30"``, ``"1580"``, ``"12.3 est."``, ``"-"``: as many digits as it deserves."""
     if us is None:
         return "-"
-    text = f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
-    return f"{text} est." if estimated else text
+    return f"{digits(us, 3)} est." if estimated else digits(us, 4)
 
 
-def ratio(value: float | None) -> str:
-    """``"1.03x"`` or ``"-"``."""
-    return "-" if value is None else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+def digits(value: float, count: int) -> str:
+    """``count`` significant digits, and all of those before the point: ``"61.0"``, ``"0.123"``, ``"1580"``."""
+    if abs(value) >= 10 ** (count - 1):
+        return f"{value:.0f}"
+    return f"{value:#.{count}g}".rstrip(".")
+
+
+def ratio(value: float | None, *, estimated: bool = False) -> str:
+    """``"1.03x"``, ``"15.1x est."`` or ``"-"``."""
+    if value is None:
+        return "-"
+    return f"{digits(value, 3)}x est." if estimated else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
 def small(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -31,9 +32,23 @@ def export(
         report = export_pack(
             path, db, gpu, device=device, allow_estimates=estimates, as_zip=as_zip or None, observer=say
         )
-    print(report)
-    asked = ", allow_estimates=True" if all(row.estimated for row in report.rows) else ""
-    print(f"\nIn Python:  pack = gemmtune.load_pack({path!r}{asked}); d = pack.matmul(a, b)")
+    _say_lines(report)
+    estimated = bool(report.rows) and all(row.estimated for row in report.rows)
+    print()
+    if estimated:
+        output.say(
+            "Its kernels were proved right, but their times are estimates: on a GPU, load_pack takes them only with "
+            "allow_estimates=True. 'gemmtune tune' on that GPU measures."
+        )
+    output.say_next([(f"gemmtune check {shlex.quote(path)}", "every hash again, every kernel anew")])
+    asked = ", allow_estimates=True" if estimated else ""
+    print(f"In Python:\n  pack = gemmtune.load_pack({path!r}{asked})\n  d = pack.matmul(a, b)")
+
+
+def _say_lines(report: object) -> None:
+    """Each line of a report as a paragraph of its own."""
+    for line in str(report).splitlines():
+        output.say(line, hanging=4)
 
 
 def check(
@@ -48,6 +63,6 @@ def check(
 
     with output.busy("checking the hashes") as say:
         report = check_pack(path, device, trust=trust, observer=say)
-    print(report)
+    _say_lines(report)
     if not report.ok:
         raise typer.Exit(1)

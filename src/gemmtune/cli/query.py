@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -53,21 +55,20 @@ def best(
         return
     columns = [
         output.Column("rank", right=True),
-        output.Column("problem"),
-        output.Column("device"),
         output.Column("us", right=True),
         output.Column("ratio", right=True),
         output.Column("error/bound", right=True),
+        output.Column("regs", right=True),
         output.Column("configuration", long=True),
     ]
-    rows = [
-        [
-            str(r.rank or ""), r.problem_key, _device(r), _time(r), output.ratio(r.timing.ratio if r.timing else None),
-            f"{output.small(r.rel_error)}/{output.small(r.error_bound)}", r.configuration,
-        ]
-        for r in records
-    ]  # fmt: skip
-    output.show_table(columns, rows)
+    _show_boards(
+        records,
+        columns,
+        lambda r: [
+            str(r.rank or ""), _time(r), output.ratio(r.timing.ratio if r.timing else None),
+            f"{output.small(r.rel_error)}/{output.small(r.error_bound)}", _registers(r), r.configuration,
+        ],
+    )  # fmt: skip
 
 
 @app.command(short_help="Every trial with its outcome.")
@@ -98,8 +99,6 @@ def trials(
     columns = [
         output.Column("study", right=True),
         output.Column("trial", right=True),
-        output.Column("problem"),
-        output.Column("device"),
         output.Column("outcome"),
         output.Column("us", right=True),
         output.Column("ratio", right=True),
@@ -107,15 +106,17 @@ def trials(
         output.Column("s", right=True),
         output.Column("configuration", long=True),
     ]
-    rows = [
-        [
-            str(r.study_id), str(r.number), r.problem_key, _device(r), r.outcome.replace("_", " "), _time(r),
-            output.ratio(r.timing.ratio if r.timing else None), "-" if r.registers is None else str(r.registers),
+    _show_boards(
+        records,
+        columns,
+        lambda r: [
+            str(r.study_id), str(r.number), r.outcome.replace("_", " "), _time(r),
+            output.ratio(r.timing.ratio if r.timing else None), _registers(r),
             f"{r.seconds.get('wall', 0.0):.2f}", r.configuration,
-        ]
-        for r in records
-    ]  # fmt: skip
-    output.show_table(columns, rows)
+        ],
+    )  # fmt: skip
+    if len(records) == limit:
+        output.say(f"At most {limit} trials are shown: --limit N shows more.")
 
 
 @app.command(short_help="What went wrong, by kind.")
@@ -197,7 +198,7 @@ def studies(
             str(r.correct),
             _time(r.best) if r.best else "-",
             output.ratio(r.best.timing.ratio if r.best and r.best.timing else None),
-            f"{r.problem_key} on {_device(r)}, {r.regime}, {r.cache}, {r.strategy}, seed {r.seed}",
+            f"{r.problem_key} on {_device(r)}, {r.regime}, {r.cache} cache, {r.strategy}, seed {r.seed}",
         ]
         for r in records
     ]
@@ -209,7 +210,7 @@ def why(
     configuration: Annotated[
         str, typer.Argument(metavar="CONFIG", help="In quotes, as tables print it: 'mma bm=128 bn=128 ...'.")
     ],
-    shape: Shape = None,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="For this shape.  [required]")] = None,
     dtype: options.OneDType = "bf16",
     out_dtype: options.OutDType = None,
     layout: options.Layout = "nt",
@@ -228,7 +229,30 @@ def why(
 
     with History(db) as history:
         for sentence in reasons(configuration, problem, _gpu_meant(gpu), history):
-            print(sentence)
+            output.say(sentence, hanging=2)
+
+
+def _show_boards(
+    records: Sequence[TrialRecord], columns: Sequence[output.Column], cells: Callable[[TrialRecord], list[str]]
+) -> None:
+    """One table for each run of records that were timed alike, under what they were timed for, where and how."""
+    boards = [list(run) for _, run in groupby(records, key=lambda r: (_circumstances(r), dict(r.environment)))]
+    for i, board in enumerate(boards):
+        first = board[0]
+        title = _circumstances(first)
+        alike = [
+            b[0].environment for b in boards if b[0].environment != first.environment and _circumstances(b[0]) == title
+        ]
+        apart = [
+            f"{name} {value}" for name, value in first.environment.items() if any(e.get(name) != value for e in alike)
+        ]
+        if i:
+            print()
+        output.show_table(columns, [cells(r) for r in board], ", ".join([title, *apart]))
+
+
+def _circumstances(record: TrialRecord) -> str:
+    return f"{record.problem_key} on {_device(record)}, {record.regime}, {record.cache} cache"
 
 
 def _gpu_meant(name: str | None) -> GpuModel:
@@ -325,6 +349,10 @@ def _outcome(text: str | None) -> str | None:
 
 def _device(record: TrialRecord | StudyRecord) -> str:
     return f"{record.kind} {record.gpu.short or record.gpu.name}"
+
+
+def _registers(record: TrialRecord) -> str:
+    return "-" if record.registers is None else str(record.registers)
 
 
 def _time(record: TrialRecord) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gemmtune.cli import inputs, options
+from gemmtune.cli import inputs, options, output
 
 if TYPE_CHECKING:
     from gemmtune.device.base import Cache, Regime
@@ -25,15 +25,17 @@ def tune(
     layout: options.Layout = "nt",
     epilogue: options.Epilogue = "identity",
     family: Annotated[
-        list[str] | None, typer.Option("--family", metavar="NAME", help="Search this family alone; may be repeated.")
+        list[str] | None,
+        typer.Option("--family", metavar="NAME", help="Search this family (simt, mma) alone; may be repeated."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", metavar="N", help="Trials a study.  [default: 200; 40 where emulated]")
+        int | None,
+        typer.Option("--trials", metavar="N", help="Trials for each study.  [default: 200; 40 where emulated]"),
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option("--time", metavar="10m", help="Time for the whole command: 90s, 10m, 1h30m.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")] = 0,
     strategy: Annotated[
         str, typer.Option("--strategy", metavar="NAME", help="auto, tpe, random or exhaustive.")
     ] = "auto",
@@ -45,9 +47,9 @@ def tune(
         int | None, typer.Option("--workers", metavar="N", help="Compile processes.  [default: one a CPU]")
     ] = None,
 ) -> None:
-    """Find the fastest kernel for one or more shapes; the same command again resumes.
+    """Find the fastest kernel for one or more shapes.
 
-    Each shape and dtype is a study of its own. Ctrl-C stops cleanly.
+    Each shape and dtype is a study of its own. Ctrl-C stops cleanly, and the same command goes on.
     """
     wanted = inputs.problems(
         inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
@@ -86,20 +88,19 @@ def _say_what_next(results: list[StudyResult], db: str | None, location: str) ->
     first = next((r for r in results if r.best), results[0])
     axes = first.problem.axes
     shape = "x".join(str(axes[a]) for a in ("m", "n", "k"))
-    print(f"\nEvery trial is kept in {location}.")
+    narrow = f" --shape {shape}" if len({r.problem for r in results}) == 1 else ""
+    print()
+    output.say(f"Every trial is kept in {location}.")
     if any(r.best for r in results):
         dtype = first.problem.environment()["dtype"]
         steps = [
-            (f"gemmtune export kernels.kpack{kept}", "the best of the history as a kernel pack"),
-            (f"gemmtune query best --shape {shape}{kept}", "see them again"),
+            (f"gemmtune export kernels.kpack{kept}", "write the best of the history as a pack"),
+            (f"gemmtune query best{narrow}{kept}", "see them again"),
         ]
         if not first.estimated:
             steps.insert(0, (f"gemmtune bench {shape} --dtype {dtype}{kept}", "against cuBLAS and a naive kernel"))
     elif not any(r.trials for r in results):
         return
     else:
-        steps = [(f"gemmtune query failures --shape {shape}{kept}", "what went wrong")]
-    width = max(len(command) for command, _ in steps)
-    print("Next:")
-    for command, purpose in steps:
-        print(f"  {command:{width}}  {purpose}")
+        steps = [(f"gemmtune query failures{narrow}{kept}", "what went wrong")]
+    output.say_next(steps)
