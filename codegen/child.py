@@ -1,8 +1,8 @@
-"""A child process that answers requests over a pipe and never outlives its parent.
+"""Child processes that answer over a pipe and never outlive their parent: compilers, and the workers of devices.
 
 Not :mod:`multiprocessing`'s spawn, which runs the caller's main script again in the child: a plain script without an
-``if __name__ == "__main__"`` guard, or one read from standard input, would break. The child here starts from nothing
-but the name of the function it serves, with the parent's import path.
+``if __name__ == "__main__"`` guard, or one read from standard input, would break. A child here starts from nothing
+but the name of the function it runs, with the parent's import path.
 """
 
 from __future__ import annotations
@@ -15,18 +15,93 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import IO, Any
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from gemmtune.codegen.child import serve; serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
+    "from gemmtune.codegen.child import live; live(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])"
 )
 _PR_SET_PDEATHSIG = 1
 
 
 class ChildDiedError(Exception):
     """The child ended while it should have answered; the message says how."""
+
+
+def start(
+    function: str, *arguments: str, output: IO[bytes] | None = None
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a child that calls ``function`` with its end of a pipe and ``arguments``; the process and our end.
+
+    It ignores Ctrl-C, which is the parent's matter, leads a process group of its own, and is killed when this process
+    ends, however that comes about.
+
+    Args:
+        function: ``"package.module:name"``.
+        arguments: further arguments.
+        output: where what it prints goes; by default where ours does.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    ours, theirs = Pipe()
+    path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+    # -P: a file of the working directory must not stand in for a module of the standard library
+    command = [sys.executable, "-P", "-c", _BOOT, path, str(theirs.fileno()), str(os.getpid()), function, *arguments]
+    try:
+        process = (
+            _starter()
+            .submit(
+                subprocess.Popen,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,  # a Ctrl-C at the terminal goes to the parent's group alone
+            )
+            .result()
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def find(name: str) -> Any:
+    """What ``"package.module:name"`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def signal_name(code: int) -> str:
+    """The name of the signal that a process with the negative exit code ``code`` died of."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+@lru_cache(maxsize=1)
+def _starter() -> ThreadPoolExecutor:
+    """The one thread that starts children.
+
+    Linux sends the parent-death signal when the *thread* that started the child ends, so a child started from a
+    short-lived thread would die with it. This thread lives as long as the process.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="gemmtune-start")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork does not take the thread along
+
+
+# ----------------------------------------------------------------------------------------------------- requests to it
 
 
 class Child:
@@ -37,13 +112,7 @@ class Child:
     """
 
     def __init__(self, function: str) -> None:
-        self.connection, theirs = Pipe()
-        try:
-            command = [sys.executable, "-P", "-c", _BOOT]
-            command += [json.dumps([p for p in sys.path if p]), function, str(theirs.fileno()), str(os.getpid())]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        finally:
-            theirs.close()
+        self.process, self.connection = start(f"{__name__}:serve", function)
 
     def call(self, *arguments: Any, timeout: float) -> Any:
         """What the function returns; what it raises is raised here.
@@ -77,23 +146,26 @@ class Child:
         except subprocess.TimeoutExpired:
             self.kill()
             return "it closed its pipe"
-        if code >= 0:
-            return f"it ended with exit code {code}"
-        with contextlib.suppress(ValueError):
-            return f"it died of {signal.Signals(-code).name}"
-        return f"it died of signal {-code}"
+        return f"it ended with exit code {code}" if code >= 0 else f"it died of {signal_name(code)}"
 
 
-def serve(function: str, descriptor: int, parent: int) -> None:
-    """The child's whole life: answer until the parent closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and is the parent's matter
+# ------------------------------------------------------------------------------------------------------- in the child
+
+
+def live(descriptor: int, parent: int, function: str, *arguments: str) -> None:
+    """The child's whole life: ``function(pipe, *arguments)``, where ``parent`` is the parent's process id."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with(parent)
-    module, _, name = function.partition(":")
-    call = getattr(importlib.import_module(module), name)
-    connection = Connection(descriptor)
+    os.set_inheritable(descriptor, False)  # what is started from here must not keep the pipe open
+    find(function)(Connection(descriptor), *arguments)
+
+
+def serve(pipe: Connection, function: str) -> None:
+    """Answer the requests of a :class:`Child` until the parent closes the pipe."""
+    call = find(function)
     while True:
         try:
-            arguments = connection.recv()
+            arguments = pipe.recv()
         except (EOFError, ConnectionResetError):
             return
         try:
@@ -101,15 +173,24 @@ def serve(function: str, descriptor: int, parent: int) -> None:
         except Exception as error:  # whatever it is, the parent asked and must hear of it
             answer = (False, error)
         try:
-            connection.send(answer)
+            pipe.send(answer)
         except BrokenPipeError:
             return
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent's thread that started this process ends (on Linux; elsewhere the pipe tells)."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the request was made
+    """Arrange for this process to be killed when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+    # Elsewhere, and should the parent be replaced by exec: notice being handed to another process.
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="gemmtune-watch").start()
+
+
+def _watch(parent: int) -> None:
+    """Poll for having been orphaned, once a second."""
+    pause = threading.Event()
+    while not pause.wait(1.0):
+        if os.getppid() != parent:
+            os._exit(1)

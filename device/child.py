@@ -7,21 +7,16 @@ child and the other way round; nothing from outside ever reaches this pipe.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import importlib
 import os
 import pickle
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from gemmtune.codegen.child import find
 from gemmtune.device.base import Job, Outcome, Report
 from gemmtune.space.errors import GemmtuneError, LaunchError
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Engine(Protocol):
@@ -44,19 +39,14 @@ class Engine(Protocol):
         ...
 
 
-def main(handle: int, parent: int) -> None:
-    """Serve the parent with process id ``parent`` over the socket ``handle`` until either ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with(parent)
-    os.set_inheritable(handle, False)  # compilers started from here must not keep the pipe open
-    pipe = Connection(handle)
+def main(pipe: Connection) -> None:
+    """Serve the parent at the other end of ``pipe`` until either ends; run by :func:`gemmtune.codegen.child.start`."""
     try:
         path, options = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
     except (EOFError, OSError):
         return
     try:
-        module, _, name = path.partition(":")
-        engine: Engine = getattr(importlib.import_module(module), name)(**options)
+        engine: Engine = find(path)(**options)
     except GemmtuneError as error:
         pipe.send_bytes(_portable(error))
         return
@@ -113,21 +103,3 @@ def _answer(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 def _portable(error: GemmtuneError) -> bytes:
     """A typed error as bytes: type and message, without the traceback's or cause's baggage."""
     return pickle.dumps(type(error)(str(error)))
-
-
-def _die_with(parent: int) -> None:
-    """Arrange for this process to be killed when its parent dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
-    # Elsewhere, and should the parent be replaced by exec: notice being handed to another process.
-    threading.Thread(target=_watch, args=(parent,), daemon=True, name="gemmtune-watch").start()
-
-
-def _watch(parent: int) -> None:
-    """Poll for having been orphaned, once a second."""
-    pause = threading.Event()
-    while not pause.wait(1.0):
-        if os.getppid() != parent:
-            os._exit(1)

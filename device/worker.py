@@ -7,27 +7,19 @@ A kernel may hang, crash the process, or leave the GPU's context unusable. All o
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from gemmtune.codegen.child import signal_name, start
 from gemmtune.device.base import Job, Outcome, Report
 from gemmtune.space.errors import GemmtuneError, ToolchainError, UnknownNameError
 
-_CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from gemmtune.device.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
-)
 _GRACE = 5.0
 """Seconds a child that announced its end gets to do so before it is killed."""
 
@@ -111,32 +103,12 @@ class Worker:
         if self.pid is not None:
             return
         self._end()
-        ours, theirs = socket.socketpair()
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
-        # -P: a file of the working directory must not stand in for a module of the standard library
-        command = [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno()), str(os.getpid()), path]
         try:
-            self._process = (
-                _spawner()
-                .submit(
-                    subprocess.Popen,
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._words,
-                    stderr=self._words,
-                    pass_fds=(theirs.fileno(),),
-                    process_group=0,  # a Ctrl-C at the terminal goes to the parent's group alone
-                )
-                .result()
-            )
+            self._process, self._pipe = start("gemmtune.device.child:main", output=self._words)
         except OSError as error:
-            ours.close()
             raise ToolchainError(f"The worker process could not be started: {error}.") from None
-        finally:
-            theirs.close()
         self.started += 1
-        self._pipe = Connection(ours.detach())
         try:
             self._pipe.send_bytes(pickle.dumps((self._path, self._options)))
             if not self._pipe.poll(self._start_timeout):
@@ -221,7 +193,7 @@ class Worker:
         if code == -signal.SIGKILL:
             return Outcome.OUT_OF_MEMORY, f"The worker was killed by the system, most likely for want of memory.{said}"
         if code is not None and code < 0:
-            return Outcome.LAUNCH, f"The kernel crashed the worker with {signal.Signals(-code).name}.{said}"
+            return Outcome.LAUNCH, f"The kernel crashed the worker with {signal_name(code)}.{said}"
         return Outcome.INFRASTRUCTURE, f"The worker ended by itself with exit code {code}.{said}"
 
     def _last_words(self) -> str:
@@ -249,13 +221,3 @@ class Worker:
             process.wait()
         if words is not None:
             words.close()
-
-
-@lru_cache(maxsize=1)
-def _spawner() -> ThreadPoolExecutor:
-    """The one thread that starts children.
-
-    Linux sends the parent-death signal when the *thread* that started the child ends, so a child started from a
-    short-lived thread would die with it. This thread lives as long as the process.
-    """
-    return ThreadPoolExecutor(1, thread_name_prefix="gemmtune-spawn")

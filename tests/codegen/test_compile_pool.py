@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
 from gemmtune.codegen.cache import KernelCache
-from gemmtune.codegen.child import Child, ChildDiedError
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.pool import CompilePool, CompileTimeout
 from gemmtune.codegen.render import render
@@ -113,38 +110,6 @@ def test_workers_ignore_ctrl_c(compiler: str, source: KernelSource) -> None:
         process = pool.submit(source, "sm_90a").result().cubin
         os.kill(int(process), signal.SIGINT)
         assert pool.submit(source, "sm_90a").result().cubin == process
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is signalled by Linux alone")
-def test_a_child_dies_with_its_parent() -> None:
-    script = (
-        "import os, signal, sys\n"
-        "from gemmtune.codegen.child import Child\n"
-        "child = Child('os:getpid')\n"
-        "print(child.call(timeout=60), flush=True)\n"
-        "child.connection.send(())\n"  # busy or idle, it must go
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    parent = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
-    assert parent.returncode == -signal.SIGKILL
-    stat = Path(f"/proc/{int(parent.stdout)}/stat")
-    while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        pass
-
-
-def test_a_script_without_a_main_guard_may_use_children(tmp_path: Path) -> None:
-    script = tmp_path / "plain.py"
-    script.write_text(
-        "from gemmtune.codegen.child import Child\nprint(Child('operator:add').call(20, 22, timeout=60))\n"
-    )
-    assert subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60).stdout == "42\n"
-
-
-def test_a_child_whose_function_does_not_exist_is_reported() -> None:
-    child = Child("no_such_module:f")
-    with pytest.raises(ChildDiedError, match="exit code 1"):
-        child.call(timeout=60)
-    child.kill()
 
 
 def test_real_kernels_compile_in_the_pool_and_meet_in_the_cache(source: KernelSource, tmp_path: Path) -> None:
