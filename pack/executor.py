@@ -6,13 +6,12 @@ through :mod:`gemmtune.device.launch` by the recipe alone.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gemmtune.device.baselines import Baseline, baseline_for
+from gemmtune.device.identity import identity
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.scratch import ScratchPool
 from gemmtune.device.toolchain import require_cupy
@@ -21,33 +20,12 @@ from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import Kernel
 from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
-from gemmtune.space.gpu import TABLE
 
 MAX_BASELINES = 4096
 """Baselines kept a device, one for each problem; the oldest goes first."""
 
 Run = Callable[[Mapping[str, int], Mapping[str, float]], None]
 """Launches on addresses by tensor name, with alpha and beta where the epilogue reads them."""
-
-
-def identity(index: int) -> tuple[str, str]:
-    """Device key and architecture of the CUDA device ``index``.
-
-    Raises:
-        ToolchainError: CuPy is not installed.
-    """
-    properties = require_cupy().cuda.runtime.getDeviceProperties(index)
-    name = properties["name"].decode()
-    mig = re.search(r"MIG (\S+)", name)
-    seen = replace(
-        next(iter(TABLE.values())),
-        name=name,
-        capability=(int(properties["major"]), int(properties["minor"])),
-        sms=int(properties["multiProcessorCount"]),
-        memory=int(properties["totalGlobalMem"]),
-        mig=mig.group(1) if mig else "",
-    )
-    return seen.key, seen.arch
 
 
 def make_current() -> None:
@@ -60,7 +38,8 @@ class DeviceState:
 
     def __init__(self, data: PackData, index: int, scratch_limit: int, options: Mapping[str, Any]) -> None:
         self.index = index
-        self.key, self.arch = identity(index)
+        seen = identity(index)
+        self.key, self.arch = seen.key, seen.arch
         self.dispatch = Dispatch(data, self.key, self.arch, workspace_limit=scratch_limit, **options)
         self._cubins = data.cubins
         self._loaded: dict[str, LoadedKernel] = {}

@@ -42,9 +42,8 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """The compile target: ``sm_90a`` on Hopper (for its own instructions), else ``sm_XY``."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}" + ("a" if major in (9, 10) else "")
+        """The compile target, see :func:`compile_target`."""
+        return compile_target(self.capability)
 
     @property
     def key(self) -> str:
@@ -72,6 +71,12 @@ class Gpu:
 def device_key(capability: tuple[int, int], name: str, sms: int, memory: int, mig: str = "") -> str:
     """``"9.0|NVIDIA H200|132|140|"``: capability, name, SMs, memory in GiB (rounded), MIG profile."""
     return f"{capability[0]}.{capability[1]}|{name}|{sms}|{round(memory / 2**30)}|{mig}"
+
+
+def compile_target(capability: tuple[int, int]) -> str:
+    """``sm_90a`` on Hopper and ``sm_100a`` on Blackwell, for the instructions of theirs alone; else ``sm_XY``."""
+    major, minor = capability
+    return f"sm_{major}{minor}" + ("a" if major in (9, 10) else "")
 
 
 _KB, _GB, _T = 1024, 2**30, 1e12

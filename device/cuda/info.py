@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+from gemmtune.device.identity import identity
 from gemmtune.device.toolchain import device_count, require_cupy
 from gemmtune.space.errors import GemmtuneError, UnknownNameError
 from gemmtune.space.gpu import TABLE, Gpu
@@ -34,34 +35,31 @@ def gpu_of(index: int) -> Gpu:
     """
     check_index(index)
     runtime = require_cupy().cuda.runtime
-    name = str(runtime.getDeviceProperties(index)["name"].decode())
+    own = identity(index)
 
     def attribute(which: int) -> int:
         return int(runtime.deviceGetAttribute(which, index))
 
-    major = attribute(75)  # cudaDevAttrComputeCapabilityMajor, which CuPy does not name
-    minor = attribute(76)
     clock = attribute(runtime.cudaDevAttrClockRate) * 1e3
     bandwidth = (
         2 * attribute(runtime.cudaDevAttrMemoryClockRate) * 1e3 * attribute(runtime.cudaDevAttrGlobalMemoryBusWidth) / 8
     )
-    mig = re.search(r"MIG (\S+)", name)
     seen = Gpu(
-        name=name,
-        short=re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", "").replace("geforce", "")),
-        capability=(major, minor),
-        sms=attribute(runtime.cudaDevAttrMultiProcessorCount),
+        name=own.name,
+        short=re.sub(r"[^a-z0-9]", "", own.name.lower().replace("nvidia", "").replace("geforce", "")),
+        capability=own.capability,
+        sms=own.sms,
         shared_per_block=attribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin),
         shared_per_sm=attribute(runtime.cudaDevAttrMaxSharedMemoryPerMultiprocessor),
         l2=attribute(runtime.cudaDevAttrL2CacheSize),
-        memory=int(runtime.getDeviceProperties(index)["totalGlobalMem"]),
+        memory=own.memory,
         bandwidth=bandwidth,
         clock=clock,
         registers_per_sm=attribute(runtime.cudaDevAttrMaxRegistersPerMultiprocessor),
         threads_per_block=attribute(runtime.cudaDevAttrMaxThreadsPerBlock),
         threads_per_sm=attribute(runtime.cudaDevAttrMaxThreadsPerMultiProcessor),
         blocks_per_sm=attribute(runtime.cudaDevAttrMaxBlocksPerMultiprocessor),
-        mig=mig.group(1) if mig else "",
+        mig=own.mig,
     )
     return with_peaks(seen)
 

@@ -215,7 +215,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     monkeypatch.setattr(executor, "LoadedKernel", FakeLoaded)
     monkeypatch.setattr(executor, "baseline_for", FakeBaseline)
     monkeypatch.setattr(executor, "make_current", lambda: None)
-    monkeypatch.setattr(executor, "identity", lambda index: (H200.key, H200.arch))
+    monkeypatch.setattr(executor, "identity", lambda index: H200)
     return seen
 
 

@@ -41,7 +41,7 @@ class Loaded:
 
 executor.LoadedKernel = Loaded
 executor.make_current = lambda: None
-executor.identity = lambda index: (pack.devices[0], "sm_90a")
+executor.identity = lambda index: types.SimpleNamespace(key=pack.devices[0], arch="sm_90a")
 
 class ndarray:
     __module__ = "cupy"

@@ -13,8 +13,8 @@ import pytest
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
+from gemmtune.device.identity import identity
 from gemmtune.device.toolchain import device_count
-from gemmtune.pack.executor import identity
 from gemmtune.pack.format import PackData, check_launch, write_pack
 from gemmtune.pack.runtime import Pack, load_pack
 from gemmtune.pack.schema import Kernel, Point, Table, row_of
@@ -50,16 +50,16 @@ SPLIT = Gemm(M, 48, 256)
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     """Naive kernels for every layout and dtype, and one mma kernel that needs alignment, workspace and counters."""
-    key, arch = identity(0)
-    made = [(p, compile_kernel(render(p, Configuration.of("naive", {})), arch)) for p in PROBLEMS]
-    made.append((SPLIT, compile_kernel(render(SPLIT, _split_configuration()), arch)))
+    here = identity(0)
+    made = [(p, compile_kernel(render(p, Configuration.of("naive", {})), here.arch)) for p in PROBLEMS]
+    made.append((SPLIT, compile_kernel(render(SPLIT, _split_configuration()), here.arch)))
     kernels = {k.cubin_sha256: _kernel(p, k) for p, k in made}
     rows = []
     for problem, compiled in made:
         point = Point(dict(problem.axes), 10.0, 9.0, 11.0, 20.0, 2.0, 1.9, 2.1)
         axes = {name: (size, size) for name, size in problem.axes.items()} | {"m": (1, 4096)}
         rows.append(row_of(problem, axes=axes, kernel=compiled.cubin_sha256, points=(point,)))
-    table = Table(key, key.split("|")[1], arch, "sustained", "cold", {}, tuple(rows))
+    table = Table(here.key, here.name, here.arch, "sustained", "cold", {}, tuple(rows))
     data = PackData(
         (table,), kernels, {k.cubin_sha256: k.cubin for _, k in made}, {k.cubin_sha256: k.source.text for _, k in made}
     )
@@ -154,7 +154,7 @@ def operands_of(arrays: Any, problem: Gemm) -> tuple[dict[str, np.ndarray[Any, A
 def test_the_device_key_is_the_tuners() -> None:
     from gemmtune.device.cuda.info import gpu_of
 
-    assert identity(0) == (gpu_of(0).key, gpu_of(0).arch)
+    assert (identity(0).key, identity(0).arch) == (gpu_of(0).key, gpu_of(0).arch)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[: len(DTYPES) * len(LAYOUTS)], ids=str)
