@@ -98,7 +98,9 @@ void prepare_fiber(Thread& thread, void (*body)());
 void switch_to(Thread* next);  // from a thread, or from the launcher, to a thread
 [[noreturn]] void leave_to_launcher();
 void run_from_launcher(Thread* first);  // returns when a thread has called leave_to_launcher
+bool prepare_stacks();  // false where the host has no memory for them
 bool on_fiber_stack(const u8* address, u32* thread);
+bool stack_ran_out(const u8* address, const u8* stack_pointer);
 
 // ---- scheduler.cpp
 void thread_body();

@@ -1,5 +1,6 @@
 // How a kernel's faults become reports: checks of the core, traps of the compiler's sanitizers, and signals.
 #include <signal.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdarg>
@@ -81,7 +82,17 @@ struct sigaction previous[4];
 alignas(16) char signal_stack[64 << 10];
 stack_t previous_stack;
 
-void on_signal(int number, siginfo_t* info, void*) {
+const u8* stack_pointer_of(const void* context) {
+#if defined(__x86_64__)
+  return (const u8*)((const ucontext_t*)context)->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+  return (const u8*)((const ucontext_t*)context)->uc_mcontext.sp;
+#else
+  return nullptr;
+#endif
+}
+
+void on_signal(int number, siginfo_t* info, void* context) {
   if (!current) {  // not in a kernel: the fault is the host program's own
     restore_signal_handlers();
     raise(number);
@@ -93,6 +104,8 @@ void on_signal(int number, siginfo_t* info, void*) {
   pthread_sigmask(SIG_UNBLOCK, &one, nullptr);  // this handler is left for good
   if (number == SIGFPE) fail("crash", "an integer division by zero");
   if (number == SIGILL) fail("crash", "a trap, or the end of a function without a return");
+  if (stack_ran_out((const u8*)info->si_addr, stack_pointer_of(context)))
+    fail("out_of_bounds", "the local memory (stack) of the thread ran out: it has %llu bytes", STACK_BYTES - PAGE);
   if (info->si_code == SI_KERNEL)  // a protection fault, which has no address: a vector instruction off its alignment
     fail("misaligned", "a plain access (no hw:: call, hence no line) with a misaligned or impossible address");
   const std::string place = describe_address((const u8*)info->si_addr);

@@ -21,18 +21,33 @@ namespace {
 
 u8* stacks = nullptr;  // MAX_THREADS stacks, each with an inaccessible lowest page
 
-void ensure_stacks() {
-  if (stacks) return;
-  stacks = (u8*)mmap(nullptr, MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  for (u32 i = 0; i < MAX_THREADS; i++) mprotect(stacks + i * STACK_BYTES, PAGE, PROT_NONE);
-}
-
 }  // namespace
+
+bool prepare_stacks() {
+  if (stacks) return true;
+  void* whole = mmap(nullptr, MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (whole == MAP_FAILED) return false;
+  for (u32 i = 0; i < MAX_THREADS; i++)
+    if (mprotect((u8*)whole + i * STACK_BYTES, PAGE, PROT_NONE)) {
+      munmap(whole, MAX_THREADS * STACK_BYTES);
+      return false;
+    }
+  stacks = (u8*)whole;
+  return true;
+}
 
 bool on_fiber_stack(const u8* address, u32* thread) {
   if (!stacks || address < stacks || address >= stacks + MAX_THREADS * STACK_BYTES) return false;
   *thread = (u32)((address - stacks) / STACK_BYTES);
   return true;
+}
+
+// Whether the running thread has left its stack: it met the page below, or its stack pointer (null where unknown) has
+// leapt past that page, in which case the address may be anything's.
+bool stack_ran_out(const u8* address, const u8* stack_pointer) {
+  const u8* lowest = stacks + me()->index * STACK_BYTES;
+  if (address >= lowest && address < lowest + PAGE) return true;
+  return stack_pointer && (stack_pointer < lowest + PAGE || stack_pointer > lowest + STACK_BYTES);
 }
 
 #ifdef EMU_UCONTEXT
@@ -42,7 +57,6 @@ ucontext_t contexts[MAX_THREADS], launcher_context;
 }
 
 void prepare_fiber(Thread& thread, void (*body)()) {
-  ensure_stacks();
   ucontext_t& context = contexts[thread.index];
   getcontext(&context);
   context.uc_stack.ss_sp = stacks + thread.index * STACK_BYTES + PAGE;
@@ -103,7 +117,6 @@ void* launcher_stack_pointer = nullptr;
 }
 
 void prepare_fiber(Thread& thread, void (*body)()) {
-  ensure_stacks();
   // Tops are staggered: stacks at equal offsets within pages would fight for the same cache sets.
   const u64 stagger = (thread.index * 7 % 64) * 64;
   u8* top = stacks + (thread.index + 1) * STACK_BYTES - stagger;

@@ -40,7 +40,7 @@ u8* shared_map = nullptr;
 bool prepare() {
   if (!threads) threads = new emu::Thread[emu::MAX_THREADS];
   if (!shared_map) shared_map = emu::map_guarded(emu::SHARED_MAP);
-  return shared_map != nullptr;
+  return shared_map && emu::prepare_stacks();
 }
 
 u64 padded_shared() { return (emu::state.shared_bytes + 1023) / 1024 * 1024; }
@@ -106,7 +106,7 @@ EMU_API void emu_launch(const Request* request, Result* result) {
   s.fault_message.clear();
   const u64 count = (u64)request->block[0] * request->block[1] * request->block[2];
   if (!prepare())
-    emu::note_fault("out_of_memory", "the host has no address space left for shared memory");
+    emu::note_fault("out_of_memory", "the host has no address space left for shared memory and stacks");
   else if (!count || count > emu::MAX_THREADS || request->dynamic_shared > emu::SHARED_MAP || request->static_bytes > emu::SHARED_MAP)
     emu::note_fault("invalid", "a block of " + std::to_string(count) + " threads with " + std::to_string(request->dynamic_shared) +
                                    " bytes of shared memory cannot be launched");

@@ -108,8 +108,10 @@ std::string shared_name(i64 offset) {
   return "byte " + std::to_string(offset) + " of shared memory";
 }
 
-// Where an address lies, in words: a global buffer, shared memory, or neither.
+// Where an address lies, in words: a thread's stack, a global buffer or shared memory, or near one of these.
 std::string describe_address(const u8* address) {
+  u32 thread;  // first: a stack may lie next to a guard, and an address in it belongs to nothing else
+  if (on_fiber_stack(address, &thread)) return "the local memory (stack) of thread " + std::to_string(thread);
   // The nearest buffer, within its guards.
   const Span* nearest = nullptr;
   u64 nearest_distance = GUARD;
@@ -128,8 +130,6 @@ std::string describe_address(const u8* address) {
     snprintf(text, sizeof text, "byte %lld of buffer %s, which has %llu bytes", (i64)(address - nearest->begin), nearest->name, nearest->bytes);
     return text;
   }
-  u32 thread;
-  if (on_fiber_stack(address, &thread)) return "the local memory (stack) of thread " + std::to_string(thread);
   snprintf(text, sizeof text, "address %p, in no buffer", (const void*)address);
   return text;
 }

@@ -82,8 +82,11 @@ def test_writing_an_input_is_a_fault(unit: Callable[..., Any]) -> None:
     assert "must not write" in str(found)
 
 
-def test_stack_overflow_is_a_fault(unit: Callable[..., Any]) -> None:
-    assert "stack" in str(fault(unit, "stack_overrun", threads=1))
+@pytest.mark.parametrize("threads", [1, 64])
+def test_stack_overflow_is_a_fault(unit: Callable[..., Any], threads: int) -> None:
+    found = fault(unit, "stack_overrun", threads=threads)
+    assert found.kind == "out_of_bounds"
+    assert re.search(r"thread \d+: the local memory \(stack\) of the thread ran out", str(found))
 
 
 def test_division_by_zero_is_a_fault(unit: Callable[..., Any]) -> None:
