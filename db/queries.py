@@ -24,7 +24,7 @@ from gemmtune.db.records import (
 from gemmtune.db.store import gpu_from_json, unpack_samples
 from gemmtune.space.dtypes import DTYPES
 from gemmtune.space.errors import ProblemError, UnknownNameError
-from gemmtune.space.gpu import TABLE, Gpu
+from gemmtune.space.gpu import TABLE, Gpu, is_called
 
 DONE = "done"
 CLAIMED = "claimed"
@@ -77,16 +77,11 @@ class Filter:
         return query.where(*conditions)
 
 
-def _letters(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
 def _gpu_ids(session: Session, name: str) -> list[int]:
     rows = session.execute(select(m.Gpu.id, m.Gpu.key, m.Gpu.name, m.Gpu.short)).all()
-    wanted = _letters(name)
-    found = [id_ for id_, key, full, short in rows if name == key or wanted in (_letters(full), _letters(short))]
+    found = [id_ for id_, key, full, short in rows if name == key or is_called(name, full, short)]
     is_key = "|" in name  # a device key comes from a program: a GPU that no study ran on yet is no mistake
-    if not found and not is_key and not any(wanted in (_letters(g.name), g.short) for g in TABLE.values()):
+    if not found and not is_key and not any(is_called(name, g.name, g.short) for g in TABLE.values()):
         known = ", ".join(sorted({short or full for _, _, full, short in rows})) or "none yet"
         raise UnknownNameError(f"Unknown GPU {name!r}: the history has {known}; give a short or full name.")
     return found

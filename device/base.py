@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.space.gpu import Gpu
@@ -142,13 +142,3 @@ class Device(Protocol):
     def close(self) -> None:
         """End the worker; safe to call twice."""
         ...
-
-
-def describe(report: Report) -> dict[str, Any]:
-    """A report as short JSON data, for logs."""
-    out: dict[str, Any] = {"outcome": str(report.outcome), "detail": report.detail}
-    if report.measurement:
-        out |= {"us": report.measurement.us, "ratio": report.measurement.ratio}
-    if report.verification:
-        out["rel_error"] = report.verification.rel_error
-    return out

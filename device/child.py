@@ -101,5 +101,6 @@ def _answer(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _portable(error: GemmtuneError) -> bytes:
-    """A typed error as bytes: type and message, without the traceback's or cause's baggage."""
-    return pickle.dumps(type(error)(str(error)))
+    """A typed error as bytes: message and public type, without the traceback's or a subclass's baggage."""
+    public = next(kind for kind in type(error).__mro__ if kind.__module__ == GemmtuneError.__module__)
+    return pickle.dumps(public(str(error)))

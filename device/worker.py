@@ -221,3 +221,21 @@ class Worker:
             process.wait()
         if words is not None:
             words.close()
+
+
+class WorkerDevice:
+    """The part of a device that its worker does."""
+
+    _worker: Worker
+
+    def run(self, job: Job, timeout: float) -> Report:
+        """Prove and time one kernel; whatever the kernel does, a hang or crash included, is a report."""
+        return self._worker.request(job, timeout)
+
+    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
+        """Run several in one go: measured interleaved with the baseline, or estimated once more."""
+        return self._worker.compare(jobs, timeout)
+
+    def close(self) -> None:
+        """End the worker; safe to call twice."""
+        self._worker.close()

@@ -15,7 +15,7 @@ from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
 from gemmtune.space.errors import ExpressionError, UnknownNameError
 from gemmtune.space.expression import expression
-from gemmtune.space.gpu import TABLE
+from gemmtune.space.gpu import TABLE, is_called
 from gemmtune.space.problem import Problem
 
 _Signature = tuple[str, tuple[tuple[str, str], ...], str, str]
@@ -231,11 +231,8 @@ def table_for(data: PackData, gpu: str | None) -> Table:
 
 
 def _is_named(table: Table, gpu: str) -> bool:
-    def letters(name: str) -> str:
-        return "".join(c for c in name.lower() if c.isalnum())
-
     names = [table.name, table.name.removeprefix("NVIDIA "), *(g.short for g in TABLE.values() if g.name == table.name)]
-    return gpu == table.device or letters(gpu) in [letters(name) for name in names]
+    return gpu == table.device or is_called(gpu, *names)
 
 
 def _signature(row: Row) -> _Signature:

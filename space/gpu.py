@@ -135,8 +135,16 @@ def gpu(name: str) -> Gpu:
     Raises:
         UnknownNameError: there is none of that name; the message lists those there are.
     """
-    wanted = "".join(c for c in name.lower() if c.isalnum())
     for g in TABLE.values():
-        if wanted in (g.short, "".join(c for c in g.name.lower() if c.isalnum())):
+        if is_called(name, g.short, g.name):
             return g
     raise UnknownNameError(f"Unknown GPU {name!r}: the table knows {', '.join(TABLE)}.")
+
+
+def is_called(name: str, *names: str) -> bool:
+    """Whether ``name`` is one of ``names``: only letters and digits count, in upper or lower case."""
+
+    def letters(text: str) -> str:
+        return "".join(c for c in text.lower() if c.isalnum())
+
+    return letters(name) in [letters(n) for n in names]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gemmtune.device.base import Job, Report
-from gemmtune.device.worker import Worker
+from gemmtune.device.worker import Worker, WorkerDevice
 from gemmtune.space.gpu import Gpu
 
 
-class CudaDevice:
+class CudaDevice(WorkerDevice):
     """GPU ``index`` as CUDA numbers them.
 
     Raises:
@@ -44,15 +43,3 @@ class CudaDevice:
         from gemmtune.device.cuda.info import environment
 
         return environment(self._index)
-
-    def run(self, job: Job, timeout: float) -> Report:
-        """Prove and time one kernel."""
-        return self._worker.request(job, timeout)
-
-    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
-        """Re-measure several kernels and the baseline in one round-robin."""
-        return self._worker.compare(jobs, timeout)
-
-    def close(self) -> None:
-        """End the worker."""
-        self._worker.close()

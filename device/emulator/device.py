@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
-from gemmtune.device.base import Job, Report
 from gemmtune.device.emulator.build import CORE_TIMEOUT, sources_digest
 from gemmtune.device.emulator.toolchain import find_toolchain
-from gemmtune.device.worker import Worker
+from gemmtune.device.worker import Worker, WorkerDevice
 from gemmtune.space.gpu import Gpu, gpu
 
 
-class EmulatorDevice:
+class EmulatorDevice(WorkerDevice):
     """An emulated GPU of the shipped table. The worker process starts with the first job.
 
     Raises:
@@ -46,15 +45,3 @@ class EmulatorDevice:
             "numpy": version("numpy"),
             "python": platform.python_version(),
         }
-
-    def run(self, job: Job, timeout: float) -> Report:
-        """Prove one kernel right and estimate its time; a hang or crash of the worker is a report."""
-        return self._worker.request(job, timeout)
-
-    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
-        """Run the jobs again: an estimate does not change from run to run."""
-        return self._worker.compare(jobs, timeout)
-
-    def close(self) -> None:
-        """End the worker; safe to call twice."""
-        self._worker.close()

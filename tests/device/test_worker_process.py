@@ -23,6 +23,7 @@ from gemmtune.space.recipe import LaunchRecipe, Tile
 ENGINE = """
 import os, signal, sys, threading, time
 from gemmtune.device.base import Outcome, Report
+from gemmtune.device.emulator.toolchain import CompilerFailure
 from gemmtune.space.errors import LaunchError, ToolchainError
 
 class Scripted:
@@ -30,6 +31,8 @@ class Scripted:
     def __init__(self, fail="", renew_after=None, child=False):
         if fail == "typed":
             raise ToolchainError("There is no compiler here: install one.")
+        if fail == "subtype":
+            raise CompilerFailure("c++", "x.cpp:1: error")
         if fail == "bug":
             raise RuntimeError("a bug")
         if fail == "abort":
@@ -67,6 +70,7 @@ class Scripted:
         return [Report(Outcome.CORRECT, j.kernel.source.entry) for j in jobs]
     def add(self, a, b): return a + b
     def refuse(self): raise ToolchainError("No GPU was found.")
+    def fail(self): raise CompilerFailure("c++", "x.cpp:1: error")
     def close(self): pass
 """
 
@@ -183,10 +187,14 @@ def test_ask_returns_values_and_raises_typed_errors(worker: Worker) -> None:
     assert worker.ask("add", 2, 3) == 5
     with pytest.raises(ToolchainError, match=r"No GPU was found\."):
         worker.ask("refuse")
+    with pytest.raises(ToolchainError, match=r"c\+\+ failed: x\.cpp:1"):  # a subclass with arguments of its own
+        worker.ask("fail")
+    assert worker.started == 1
 
 
 @pytest.mark.parametrize(
-    ("fail", "said"), [("typed", "install one"), ("bug", "RuntimeError: a bug"), ("abort", "SIGABRT")]
+    ("fail", "said"),
+    [("typed", "install one"), ("subtype", "x.cpp:1: error"), ("bug", "RuntimeError: a bug"), ("abort", "SIGABRT")],
 )
 def test_an_engine_that_does_not_come_up(engine: str, fail: str, said: str) -> None:
     with Worker(engine, {"fail": fail}) as w:
