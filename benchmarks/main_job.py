@@ -70,10 +70,17 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("--db", default=None)
     options = parser.parse_args()
-    failures: dict[Gemm, GemmtuneError] = {}
-    rows = benchmark(problems(), "cuda:0", options.db, options.pack, failed=failures.__setitem__)
-    for problem, error in failures.items():
-        print(f"{problem.key}: {error}", flush=True)  # noqa: T201
+    wanted, rows = problems(), []
+    for _ in range(2):  # a time that is unstable says so; such a problem is timed once more
+        failures: dict[Any, GemmtuneError] = {}
+        rows += benchmark(wanted, "cuda:0", options.db, options.pack, failed=failures.__setitem__)
+        wanted = list(failures)
+        for problem, error in failures.items():
+            print(f"{problem.key}: {error}", flush=True)  # noqa: T201
+        if not wanted:
+            break
+    order = {problem.key: place for place, problem in enumerate(problems())}
+    rows.sort(key=lambda row: order[row.problem.key])
     result = write_result_file(options.output, rows, device="cuda:0")
     pack = gemmtune.load_pack(options.pack)
     calls, host = [], {}
