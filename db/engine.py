@@ -7,7 +7,6 @@ On PostgreSQL an advisory lock gives writers the same order.
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from gemmtune.space.errors import DatabaseError
+from gemmtune.space.errors import DatabaseError, disk_is_full
 
 WRITE = "gemmtune_write"
 """Execution option of connections that will write."""
@@ -178,7 +177,7 @@ def _sentence(error: DBAPIError, place: str, timeout: float) -> str:
 
 def file_error(error: OSError, path: str | Path) -> DatabaseError:
     """The sentence for a file that cannot be read or written."""
-    if error.errno == errno.ENOSPC:
+    if disk_is_full(error):
         return DatabaseError(f"The disk of {path} is full: free some space and run the same command again.")
     return DatabaseError(
         f"The file {path} cannot be used ({error.strerror or error}): check its path and its permissions."

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gemmtune.space.errors import PackError
+from gemmtune.space.errors import PackError, disk_is_full
 
 MAX_FILES = 12_290
 """Files of a pack: manifest, dispatch table and three for each of 4096 kernels."""
@@ -224,7 +224,13 @@ def write_files(path: Path, files: Mapping[str, bytes], *, as_zip: bool, replace
     try:
         _write_zip(path, files) if as_zip else _write_directory(path, files)
     except OSError as error:
-        raise PackError(f"The pack {str(path)!r} cannot be written: {error.strerror or error}.") from None
+        if disk_is_full(error):
+            raise PackError(
+                f"The disk of the pack {str(path)!r} is full: free some space and export again; what stood there "
+                f"before is kept."
+            ) from None
+        reason = error.strerror or error
+        raise PackError(f"The pack {str(path)!r} cannot be written ({reason}): choose another place.") from None
 
 
 def _write_zip(path: Path, files: Mapping[str, bytes]) -> None:

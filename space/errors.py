@@ -7,6 +7,8 @@ through.
 
 from __future__ import annotations
 
+import errno
+
 
 class GemmtuneError(Exception):
     """Base of every error gemmtune raises on purpose."""
@@ -58,3 +60,8 @@ class PackError(GemmtuneError):
 
 class ArrayError(GemmtuneError, ValueError):
     """Arrays handed to a pack that cannot be multiplied: wrong device, dtype, rank or shape."""
+
+
+def disk_is_full(error: OSError) -> bool:
+    """Whether a write failed for want of space, on the disk or in the user's quota."""
+    return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))

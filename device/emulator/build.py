@@ -7,6 +7,7 @@ library whose bytes do not match the digest beside it (truncated, altered) is bu
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tempfile
@@ -129,6 +130,11 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     try:
         return _publish(library, toolchain, arguments, KERNEL_TIMEOUT, source)
     except CompilerFailure as failure:
+        if os.strerror(errno.ENOSPC) in failure.log:  # no fault of the kernel's, which must not be recorded as one
+            raise ToolchainError(
+                f"The disk of {library.parent} or of {tempfile.gettempdir()} is full: free some space, or set "
+                f"GEMMTUNE_CACHE and TMPDIR to other places."
+            ) from None
         raise CompileError(f"Kernel {entry} does not compile for the emulator: {failure.log}") from None
 
 

@@ -68,8 +68,9 @@ class Toolchain:
         """
         try:
             done = subprocess.run(
-                [*self.command, *arguments], capture_output=True, text=True, timeout=timeout, check=False
-            )
+                [*self.command, *arguments], capture_output=True, text=True, timeout=timeout, check=False,
+                env={**os.environ, "LC_ALL": "C"},
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ToolchainError(
                 f"The C++ compiler {self.command[0]} took longer than {timeout:.0f} s: is the machine overloaded?"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +83,24 @@ def test_a_folder_that_cannot_be_written_is_said_and_survived(tmp_path: Path, ca
         cache.put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
     assert "cannot be written" in caplog.text
     assert cache.get(SOURCE, OPTIONS, "13.0") is None
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = KernelCache(tmp_path)
+    cache.put(SOURCE, OPTIONS, "12.9", CUBIN, LOG)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with caplog.at_level(logging.WARNING):
+        cache.put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
+    assert "No space left on device" in caplog.text
+    assert cache.get(SOURCE, OPTIONS, "13.0") is None
+    assert cache.get(SOURCE, OPTIONS, "12.9") == Cached(CUBIN, LOG)
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1
 
 
 def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

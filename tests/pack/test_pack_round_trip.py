@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -130,10 +131,10 @@ def test_a_failing_disk_leaves_the_old_pack(
     maker.add(Gemm(8, 8, 8, "fp32"))
 
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(storage.os, "fsync", full)
-    with pytest.raises(PackError, match="No space left"):
+    with pytest.raises(PackError, match=r"The disk of .* is full: free some space and export again"):
         write(maker.data(), name)
     assert read_files_of(path) == before
     assert [p.name for p in path.parent.iterdir()] == [name]

@@ -89,6 +89,18 @@ class TestBuild:
         with pytest.raises(ToolchainError, match="set GEMMTUNE_CACHE"):
             build_kernel(SOURCE, "nothing")
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+    def test_a_full_disk_is_no_fault_of_the_kernel(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        compile_to = toolchain.Toolchain.compile
+
+        def into_nothing(self: toolchain.Toolchain, arguments: list[str], timeout: float) -> None:
+            compile_to(self, ["-E" if a == "-shared" else a for a in arguments[:-1]] + ["/dev/full"], timeout)
+
+        monkeypatch.setattr(toolchain.Toolchain, "compile", into_nothing)
+        monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+        with pytest.raises(ToolchainError, match=r"The disk of .* is full: free some space"):
+            build_kernel(SOURCE + "// never built\n", "nothing")
+
     def test_many_may_build_the_same_at_once(self) -> None:
         build_core()
         text = SOURCE + f"// {os.getpid()} at once\n"
