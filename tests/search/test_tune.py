@@ -4,6 +4,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from gemmtune.codegen.kernel import KernelResources
 from gemmtune.codegen.pool import CompileTimeout
@@ -14,6 +15,8 @@ from gemmtune.search.study import tune
 from gemmtune.space.configuration import Parameter
 from gemmtune.space.errors import (
     CompileError,
+    DatabaseError,
+    EmptySpaceError,
     LaunchError,
     ProblemError,
     ToolchainError,
@@ -389,6 +392,34 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments, error, words,
 def test_no_problem_at_all_is_refused(fake_device, history):
     with pytest.raises(ProblemError, match="There is no problem"):
         tune([], fake_device(), history=history)
+
+
+def test_an_empty_space_names_the_rules_that_emptied_it(problem, toy, fake_device, history, monkeypatch):
+    large = tuple(Parameter(p.name, p.values[-1:]) for p in toy.parameters(problem, None))
+    monkeypatch.setattr(type(toy), "parameters", lambda *_: large)
+    with pytest.raises(EmptySpaceError, match="threads"):
+        tune(problem, fake_device(), trials=5, history=history)
+    assert history.studies() == []
+
+
+def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_path):
+    class Filling(fake_device):
+        def run(self, job, timeout):
+            if len(self.jobs) == 6:
+                with history.writing() as session:
+                    pages = session.scalar(text("PRAGMA page_count"))
+                    session.execute(text(f"PRAGMA max_page_count = {pages}"))
+            return super().run(job, timeout)
+
+    with pytest.raises(DatabaseError, match=r"The disk of .*h\.db is full: free some space"):
+        tune(problem, Filling(), history=history, trials=20, strategy="random")
+    with History(tmp_path / "h.db") as later, History(tmp_path / "other.db") as undisturbed:
+        kept = later.trials(limit=None)
+        assert 5 <= len(kept) < 20
+        (resumed,) = tune(problem, fake_device(), history=later, trials=20, strategy="random")
+        assert resumed.resumed == len(kept)
+        (whole,) = tune(problem, fake_device(), history=undisturbed, trials=20, strategy="random")
+        assert trials_of(later, resumed.study_id) == trials_of(undisturbed, whole.study_id)
 
 
 def test_an_unsupported_problem_is_refused_before_the_others_take_their_time(problem, fake_device, history):
