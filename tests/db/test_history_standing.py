@@ -115,7 +115,7 @@ def test_what_this_version_does_not_know_wins_by_time_alone(
     assert [r.number for r in standing(unknown)] == [5, 2]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(90, 110), st.booleans()), min_size=1, max_size=10),
     st.integers(1, 4), st.randoms(use_true_random=False),

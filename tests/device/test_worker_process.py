@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -154,12 +156,14 @@ def test_what_the_child_started_dies_with_it(worker: Worker, tmp_path: Path) -> 
     note = tmp_path / "pid"
     worker.start()
     done: list[Report] = []
-    thread = threading.Thread(target=lambda: done.append(worker.request(job("grandchild", str(note)), 5)))
+    thread = threading.Thread(target=lambda: done.append(worker.request(job("grandchild", str(note)), 60)))
     thread.start()
     assert eventually(lambda: note.exists() and note.read_text() != "")
     pid = int(note.read_text())
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
     thread.join()
-    assert done[0].outcome is Outcome.TIMEOUT
+    assert done[0].outcome is Outcome.OUT_OF_MEMORY
     assert eventually(lambda: not alive(pid))
 
 

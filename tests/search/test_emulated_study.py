@@ -1,10 +1,7 @@
 """The whole street on the emulator: real space, compiler, emulated kernels and history; and the death of the parent."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,14 +12,21 @@ from gemmtune.search.study import tune
 from gemmtune.space.errors import ToolchainError
 from gemmtune.space.gemm import Gemm
 
-TRIALS = 6
+TRIALS, KILLED_AT = 6, 3
 PROBLEM = Gemm(64, 64, 64, "bf16")
 PARENT = f"""
-import sys
+import sys, threading
+from gemmtune.search.events import Silent
 from gemmtune.search.study import tune
 from gemmtune.space.gemm import Gemm
-if __name__ == "__main__":
-    tune(Gemm(64, 64, 64, "bf16"), "emulator:h200", trials={TRIALS}, history=sys.argv[1], workers=2)
+
+class Halting(Silent):
+    def trial_finished(self, record, best, done, budget, counts):
+        if done == {KILLED_AT}:
+            print("now", flush=True)
+            threading.Event().wait()
+
+tune(Gemm(64, 64, 64, "bf16"), "emulator:h200", trials={TRIALS}, history=sys.argv[1], workers=2, observer=Halting())
 """
 
 
@@ -74,14 +78,12 @@ def test_a_parent_killed_in_the_middle_loses_nothing_and_runs_nothing_twice(undi
     path = tmp_path / "killed.db"
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    with subprocess.Popen([sys.executable, script, path], start_new_session=True) as parent:
-        try:
-            while parent.poll() is None and (not path.exists() or len(trials(path)) < 2):
-                time.sleep(0.05)  # until there is something to lose
-        finally:
-            os.kill(parent.pid, signal.SIGKILL)
+    with subprocess.Popen([sys.executable, script, path], stdout=subprocess.PIPE, text=True) as parent:
+        said = parent.stdout.readline()
+        parent.kill()
+    assert said == "now\n"
     before = trials(path)
-    assert 2 <= len(before) < TRIALS
+    assert len(before) == KILLED_AT
     (result,) = tune(PROBLEM, "emulator:h200", trials=TRIALS, history=path, workers=2)
     assert result.resumed == len(before)
     assert trials(path)[: len(before)] == before

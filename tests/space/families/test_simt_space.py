@@ -203,7 +203,8 @@ def test_rules_on_arrays_agree_with_rules_one_by_one() -> None:
 def test_starting_points_are_valid_and_several(layout: str, dtype: str) -> None:
     for shape in ((4096, 4096, 4096), (1000, 1000, 1000), (512, 777, 333)):
         problem = Gemm(*shape, dtype, layout=layout)
-        points = SIMT.starting_points(problem, H200)  # type: ignore[attr-defined]
-        assert len(points) >= 6
-        space = Space(problem, H200, [SIMT])
-        assert len({space.index(p) for p in points}) == len(points)
+        points = SIMT.starting_points(problem, H200)
+        assert len(set(points)) == len(points) >= 6
+        assert not any(SIMT.why_invalid(problem, point, H200) for point in points)
+    space = Space(problem, H200, [SIMT])  # the smallest of the three: enumerating takes its time
+    assert len({space.index(p) for p in points}) == len(points)
