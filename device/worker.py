@@ -64,15 +64,20 @@ class Worker:
         self._words: IO[bytes] | None = None
         self.started = 0
         """How many children there have been."""
+        self._came_up = False
 
     # ------------------------------------------------------------------------------------------------- requests
 
     def request(self, job: Job, timeout: float) -> Report:
-        """Prove and time one kernel; whatever the kernel does, a report comes back within about ``timeout`` seconds."""
+        """Prove and time one kernel; whatever the kernel does, a report comes back within about ``timeout`` seconds.
+
+        Raises:
+            GemmtuneError: no child ever came up, so that no kernel is to blame; the message is the engine's own.
+        """
         return self._reported("run", (job,), timeout, 1)[0]
 
     def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
-        """Re-measure several kernels in one interleaved run: one report each."""
+        """Re-measure several kernels in one interleaved run: one report each; raises as :meth:`request` does."""
         return self._reported("compare", (list(jobs),), timeout, len(jobs))
 
     def ask(self, method: str, *arguments: Any, timeout: float = 60.0) -> Any:
@@ -125,6 +130,7 @@ class Worker:
             if isinstance(answer, GemmtuneError):
                 raise answer
             raise ToolchainError(f"The worker of {self._engine} did not come up: {answer}")
+        self._came_up = True
 
     def close(self) -> None:
         """End the child, which may close its engine first; safe to call twice."""
@@ -146,6 +152,8 @@ class Worker:
         try:
             answer = self._exchange(method, arguments, timeout)
         except GemmtuneError as error:
+            if not self._came_up:
+                raise
             answer = error
         if isinstance(answer, GemmtuneError):
             answer = Report(Outcome.INFRASTRUCTURE, str(answer))
