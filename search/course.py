@@ -201,7 +201,7 @@ class Course:
         if self._failures == DEAD_DEVICE:
             raise ToolchainError(
                 f"{self.device.name} failed {DEAD_DEVICE} trials in a row for reasons of its own, at last: "
-                f"{record.detail or 'no reason given'}: see to it, then run the same command to go on."
+                f"{record.detail.rstrip('.') or 'no reason given'}; see to it, then run the same command to go on."
             )
         return record
 

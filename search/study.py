@@ -24,8 +24,8 @@ from gemmtune.search.finals import finalists, run_finals
 from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
+from gemmtune.space import families as registry
 from gemmtune.space.errors import ProblemError, UnknownNameError
-from gemmtune.space.families import families_for
 from gemmtune.space.family import Family
 from gemmtune.space.problem import Problem
 from gemmtune.space.space import Space
@@ -132,7 +132,7 @@ def tune(
     with ExitStack() as stack:
         where = opened(device, stack)
         for problem in wanted:  # say no before any of them has taken an hour
-            families_for(problem, where.gpu, families)
+            registry.families_for(problem, where.gpu, families)
         kept = history if isinstance(history, History) else stack.enter_context(History(history))
         kernels = KernelCache()
         pool = stack.enter_context(CompilePool(workers, kernels))
@@ -166,7 +166,7 @@ def _study(
     observer: Observer,
 ) -> StudyResult:
     began = time.monotonic()
-    serving = families_for(problem, device.gpu, request.families)
+    serving = registry.families_for(problem, device.gpu, request.families)
     space = Space(problem, device.gpu, serving)
     horizon = request.trials or (ESTIMATED_TRIALS if device.estimates else TRIALS)
     limit = len(space) if request.trials is None and seconds is not None else min(horizon, len(space))
@@ -226,8 +226,14 @@ def _finals(course: Course, observer: Observer) -> bool:
 
 
 def _spec(problem: Problem, device: Device, families: Sequence[Family], request: _Request) -> StudySpec:
-    """What the study is found by. Another compiler and other templates make other kernels."""
-    templates = hashlib.sha256("".join(template_hash(family) for family in families).encode()).hexdigest()
+    """What the study is found by. Another compiler and other templates make other kernels.
+
+    The templates are those of every family, searched or not: a search of one family must stand in the same rankings as
+    one of all, or the newer of the two would displace the better.
+    """
+    known = {family.name: family for family in (*registry.FAMILIES.values(), *families)}
+    hashes = "".join(template_hash(known[name]) for name in sorted(known))
+    templates = hashlib.sha256(hashes.encode()).hexdigest()
     return StudySpec(
         problem_json=problem.to_json(),
         problem_key=problem.key,

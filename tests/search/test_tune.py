@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from gemmtune.db import History
 from gemmtune.device.base import Outcome
 from gemmtune.search.events import Silent
 from gemmtune.search.study import tune
+from gemmtune.space import families as registry
 from gemmtune.space.configuration import Parameter
 from gemmtune.space.errors import (
     CompileError,
@@ -353,6 +355,20 @@ def test_a_study_in_a_new_environment_starts_from_the_best_of_the_old_one(proble
     assert str(device.jobs[0].kernel.configuration) == ranked[0].configuration
     taken = {str(job.kernel.configuration) for job in device.jobs[:5]}
     assert taken <= {r.configuration for r in ranked}
+
+
+def test_searches_of_one_family_and_of_all_stand_in_one_ranking(
+    problem, toy, fake_device, history, monkeypatch, tmp_path
+):
+    (tmp_path / "twin").mkdir()
+    (tmp_path / "twin" / "kernel.cu.j2").write_text("// another\n")
+    twin = copy.copy(toy)
+    twin.name, twin.template_dirs = "twin", (tmp_path,)
+    monkeypatch.setitem(registry.FAMILIES, "twin", twin)
+    tune(problem, fake_device(), trials=30, history=history)
+    tune(problem, fake_device(), trials=2, history=history, families=["twin"])
+    (winner,) = (record for record in history.best(limit=None) if record.rank == 1)
+    assert winner.study_id == 1
 
 
 def test_a_time_limit_alone_bounds_the_study(problem, fake_device, history, monkeypatch):
