@@ -59,39 +59,38 @@ def bench(
     wanted = inputs.problems(
         inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
     )
+    if result_file is not None:
+        inputs.check_destination(result_file)
+
     from gemmtune.db import History
     from gemmtune.device import open_device
     from gemmtune.search.benchmark import benchmark, write_result_file
 
     failures: list[str] = []
-    with (
-        closing(open_device(device)) as where,
-        History(db) as history,
-        output.busy("looking up the best kernels") as say,
-    ):
-        rows = benchmark(
-            wanted,
-            where,
-            history,
-            pack,
-            regime=cast("Regime", regime),  # checked there, with a message that lists the choices
-            cache=cast("Cache", cache),
-            finished=lambda row: say(f"{row.problem.key} done"),
-            failed=lambda problem, error: failures.append(_about(problem, error)),
-        )
+    with closing(open_device(device)) as where, History(db) as history:
+        with output.busy("looking up the best kernels") as say:
+            rows = benchmark(
+                wanted,
+                where,
+                history,
+                pack,
+                regime=cast("Regime", regime),  # checked there, with a message that lists the choices
+                cache=cast("Cache", cache),
+                finished=lambda row: say(f"{row.problem.key} done"),
+                failed=lambda problem, error: failures.append(_about(problem, error)),
+            )
+        if rows:
+            if any(row.estimated for row in rows):
+                output.say(_ESTIMATES)
+            show_rows(rows)
+        for sentence in failures:
+            output.error(sentence)
         if rows and result_file is not None:
             write_result_file(result_file, rows, device=where)
-    if rows:
-        if any(row.estimated for row in rows):
-            output.say(_ESTIMATES)
-        show_rows(rows)
-        if result_file is not None:
             print()
             output.say(
                 f"Written to {result_file}: 'gemmtune bench --summary {shlex.quote(result_file)}' prints it again."
             )
-    for sentence in failures:
-        output.error(sentence)
     if failures:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gemmtune.space.gemm import Gemm
 
 Shape = tuple[int, int, int]
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 
 
 def read_shape(text: str) -> Shape:
@@ -23,7 +25,7 @@ def read_shape(text: str) -> Shape:
         ProblemError: it is not three integers with ``x`` between them.
     """
     parts = re.split(r"[xX×*,]", text.strip())
-    if len(parts) != 3 or not all(re.fullmatch(r"[+-]?\d+", p.strip()) for p in parts):
+    if len(parts) != 3 or not all(re.fullmatch(r"[+-]?[0-9]+", p.strip()) for p in parts):
         raise ProblemError(f"Shape {text!r} is malformed: write it as MxNxK with integers, e.g. 4096x4096x1024.")
     m, n, k = (int(p) for p in parts)
     return m, n, k
@@ -75,13 +77,27 @@ def read_duration(text: str) -> float:
     Raises:
         ProblemError: it is none of these, or not positive.
     """
-    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip().lower())
+    found = re.fullmatch(_DURATION, text.strip().lower())
     seconds = 0.0
     if found:
         seconds = sum(float(v) * u for v, u in zip(found.groups(), (3600.0, 60.0, 1.0), strict=True) if v)
     if seconds <= 0:
         raise ProblemError(f"Duration {text!r} is malformed: write seconds, minutes or hours, e.g. 90s, 10m, 1h30m.")
     return seconds
+
+
+def check_destination(name: str) -> None:
+    """Say no to a file that cannot be written before anything has taken its time.
+
+    Raises:
+        ProblemError: it is a directory, or the directory that is to hold it (or its nearest parent) is read-only.
+    """
+    path = Path(name)
+    if path.is_dir():
+        raise ProblemError(f"The file {name!r} cannot be written: it is a directory.")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not os.access(parent, os.W_OK):
+        raise ProblemError(f"The file {name!r} cannot be written: {str(parent)!r} is read-only; choose another place.")
 
 
 def read_shapes(

@@ -7,6 +7,7 @@ Errors are one line on standard error that starts with ``error:``. Exit codes: 0
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -63,7 +64,8 @@ def _root(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
     try:
-        result = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        words = None if arguments is None else list(arguments)
+        result = app(args=words, prog_name="gemmtune", standalone_mode=False)
         if result == INTERRUPTED:  # typer turns Ctrl-C into this code by itself
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
@@ -77,16 +79,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except Exception as error:
-        format_message = getattr(error, "format_message", None)  # typer's own: a wrong option or argument
-        if format_message is None:
+        sentence = _usage(error)
+        if sentence is None:
             raise
-        output.error(f"{format_message().rstrip('.')}; see 'gemmtune --help'.")
+        output.error(sentence)
         return BAD_INPUT
+
+
+def _usage(error: Exception) -> str | None:
+    """What typer found wrong with options or arguments, in a sentence; None for any other error."""
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        return None
+    if getattr(error, "option_name", "")[1:2].isdigit():
+        return "A shape was taken for an option, since it begins with '-': sizes are at least 1, e.g. 4096x4096x1024."
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "gemmtune"
+    return f"{format_message().rstrip('.')}; see '{path} --help'."
 
 
 def main() -> None:
     """The ``gemmtune`` command."""
     code = run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and kept: a second Ctrl-C must not change the exit code
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -51,6 +51,7 @@ def best(
         output.show_data([trial_data(r) for r in records], kind)
         return
     if not records:
+        _check_family(family)
         print("No right kernel is known that fits: widen the query, or tune one with 'gemmtune tune MxNxK'.")
         return
     columns = [
@@ -94,6 +95,7 @@ def trials(
         output.show_data([trial_data(r) for r in records], kind)
         return
     if not records:
+        _check_family(family)
         print("No trial fits: widen the query, or make some with 'gemmtune tune MxNxK'.")
         return
     columns = [
@@ -142,6 +144,7 @@ def failures(
         output.show_data([{"count": g.count, "pattern": g.pattern, **trial_data(g.example)} for g in groups], kind)
         return
     if not groups:
+        _check_family(family)
         print("No failed trial fits.")
         return
     columns = [
@@ -349,6 +352,14 @@ def _outcome(text: str | None) -> str | None:
 
 def _device(record: TrialRecord | StudyRecord) -> str:
     return f"{record.kind} {record.gpu.short or record.gpu.name}"
+
+
+def _check_family(name: str | None) -> None:
+    """Raises UnknownNameError where nobody knows a family of this name; called where the history has nothing of it."""
+    from gemmtune.space import families
+
+    if name is not None:
+        families.family(name)
 
 
 def _registers(record: TrialRecord) -> str:
