@@ -177,8 +177,11 @@ def save(path: Path | str, result: ResultFile) -> None:
     aside = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(data, indent=1) + "\n")
-        aside.replace(target)
+        try:
+            aside.write_text(json.dumps(data, indent=1) + "\n")
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise ProblemError(
             f"The result file {target} cannot be written ({error.strerror}): choose another place."
