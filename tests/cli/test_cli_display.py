@@ -80,7 +80,8 @@ def test_measured_studies_show_ratio_interval_and_finals(capsys: pytest.CaptureF
     assert "est." not in out
     assert "estimated" not in out
     assert "1.33x cublas" in out
-    assert "finals: the best 3 against each other" in out
+    assert "Best of gemm 512x512x512 bf16 nt (ratio: time of cublas / ours)" in out
+    assert "finals of the best 3" in out
     assert "7.425-7.575" in out
 
 

@@ -94,7 +94,7 @@ class Progress:
 
     def finals_started(self, problem: Problem, candidates: int) -> None:
         """The finalists meet."""
-        self.stage = f"finals: the best {candidates} against each other"
+        self.stage = f"finals of the best {candidates}"
         self._note(self.stage)
 
     def study_finished(self, result: StudyResult) -> None:
@@ -225,7 +225,8 @@ def show_result(result: StudyResult) -> None:
     _say("")
     if result.best:
         columns, rows = best_table(result.best[:BEST], result.problem)
-        marked = ", estimated" if result.estimated else ""
+        baseline = next((r.baseline for r in result.best if r.baseline), "the baseline")
+        marked = ", estimated" if result.estimated else f" (ratio: time of {baseline} / ours)"
         output.show_table(columns, rows, f"Best of {result.problem.key}{marked}")
     elif result.trials:
         _say(f"{result.problem.key}: no right kernel was found.")
