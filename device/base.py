@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from gemmtune.codegen.kernel import CompiledKernel
+from gemmtune.space.family import Traits
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
@@ -77,7 +78,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to prove and time. ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers."""
+    """One kernel to prove and time.
+
+    ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers. ``traits``: what an estimate goes by;
+    the device fills them in, since its worker does not know families that the user's program registered.
+    """
 
     problem: Problem
     kernel: CompiledKernel
@@ -89,6 +94,7 @@ class Job:
     verify: bool = True
     measure: bool = True
     effort: Literal["trial", "final"] = "trial"
+    traits: Traits | None = None
 
 
 @dataclass(frozen=True)

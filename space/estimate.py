@@ -117,10 +117,21 @@ def estimate(
             and ``sector_factor`` (global sectors moved over the fewest possible); 1 where missing.
         registers: registers a thread from the compiler's log, instead of the family's guess.
     """
+    return estimate_traits(problem, family.traits(problem, configuration, gpu), gpu, counters, registers)
+
+
+def estimate_traits(
+    problem: Problem,
+    traits: Traits,
+    gpu: Gpu,
+    counters: Mapping[str, float] | None = None,
+    registers: int | None = None,
+) -> Estimate:
+    """The same where the traits are known but perhaps not the family, as in a worker process."""
     counted = dict(counters or {})
     conflicts = max(1.0, counted.get("bank_conflict_factor", 1.0))
     sectors = max(1.0, counted.get("sector_factor", 1.0))
-    t = family.traits(problem, configuration, gpu)
+    t = traits
     floor = floor_us(problem, gpu)
     held, limiter = blocks_per_sm(t.threads, t.shared_bytes, registers or t.registers, gpu)
     rows, columns = -(-problem.axes["m"] // t.tile_m), -(-problem.axes["n"] // t.tile_n)

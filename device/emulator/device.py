@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 
+from gemmtune.device.base import Job, Report
 from gemmtune.device.emulator.build import CORE_TIMEOUT, sources_digest
 from gemmtune.device.emulator.toolchain import find_toolchain
 from gemmtune.device.worker import Worker, WorkerDevice
+from gemmtune.space import families
 from gemmtune.space.gpu import Gpu, gpu
 
 
@@ -26,6 +29,21 @@ class EmulatorDevice(WorkerDevice):
         self._gpu = gpu(gpu_name)
         self._toolchain = find_toolchain()
         self._worker = Worker(self.name, start_timeout=CORE_TIMEOUT)  # the first start builds the core
+
+    def run(self, job: Job, timeout: float) -> Report:
+        """Prove one kernel on chosen tiles and estimate its time."""
+        return super().run(self._with_traits(job), timeout)
+
+    def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
+        """Run them once more."""
+        return super().compare([self._with_traits(job) for job in jobs], timeout)
+
+    def _with_traits(self, job: Job) -> Job:
+        configuration = job.kernel.configuration
+        known = families.FAMILIES.get(configuration.family)
+        if known is None or not job.measure:
+            return job
+        return replace(job, traits=known.traits(job.problem, configuration, self._gpu))
 
     @property
     def name(self) -> str:

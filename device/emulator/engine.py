@@ -8,7 +8,7 @@ from gemmtune.device.base import Job, Measurement, Outcome, Report
 from gemmtune.device.emulator.build import build_core, prune_kernels
 from gemmtune.device.emulator.emulate import WORK, Emulation, emulate
 from gemmtune.space.errors import CompileError, LaunchError
-from gemmtune.space.estimate import estimate
+from gemmtune.space.estimate import estimate_traits
 from gemmtune.space.families import family
 from gemmtune.space.gpu import gpu
 
@@ -81,10 +81,10 @@ class EmulatorEngine:
     def _measure(self, job: Job, emulation: Emulation) -> Measurement:
         resources = job.kernel.resources
         configuration = job.kernel.configuration
-        estimated = estimate(
+        traits = job.traits or family(configuration.family).traits(job.problem, configuration, self.gpu)
+        estimated = estimate_traits(
             job.problem,
-            configuration,
-            family(configuration.family),
+            traits,
             self.gpu,
             emulation.counters,
             resources.registers if resources is not None else None,

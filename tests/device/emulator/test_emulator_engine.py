@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
-from gemmtune.codegen.render import render
+from gemmtune.codegen.render import TEMPLATES, render
 from gemmtune.device.base import Job, Outcome
 from gemmtune.device.emulator import EmulatorDevice
 from gemmtune.device.emulator.engine import EmulatorEngine
+from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import UnknownNameError
+from gemmtune.space.families.naive import Naive
 from gemmtune.space.gemm import Gemm
 
 NAIVE = Configuration("naive", ())
 
 
-def job(problem: Gemm, edit: tuple[str, str] | None = None, **options: Any) -> Job:
+def job(
+    problem: Gemm, edit: tuple[str, str] | None = None, configuration: Configuration = NAIVE, **options: Any
+) -> Job:
     """A job of the naive kernel, with a planted change of its text."""
-    source = render(problem, NAIVE)
+    source = render(problem, configuration)
     if edit:
         assert edit[0] in source.text
         source = replace(source, text=source.text.replace(*edit))
@@ -50,6 +57,24 @@ def test_a_right_kernel_is_proved_and_estimated(engine: EmulatorEngine, dtype: s
     assert report.measurement.ratio is None
     assert report.measurement.counters["sector_factor"] >= 1
     assert report.seconds["verify"] > 0
+
+
+def test_a_family_that_only_the_users_program_knows_is_estimated_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine(Naive):
+        name = "mine"
+        template_dirs = (tmp_path,)
+
+    (tmp_path / "mine").mkdir()
+    shutil.copy(TEMPLATES / "naive" / "kernel.cu.j2", tmp_path / "mine")
+    monkeypatch.setitem(families.FAMILIES, "mine", Mine())
+    asked = job(Gemm(8, 8, 8), configuration=Configuration("mine", ()))
+    with closing(EmulatorDevice("h200")) as device:
+        report = device.run(asked, 60)
+        (again,) = device.compare([asked], 60)
+    assert report.outcome is Outcome.CORRECT, report.detail
+    assert report.measurement == again.measurement is not None
 
 
 def test_alpha_beta(engine: EmulatorEngine) -> None:
