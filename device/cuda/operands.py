@@ -25,6 +25,10 @@ class GuardedMemory:
         self._padded = -(-nbytes // _ALIGN) * _ALIGN
         self._memory = require_cupy().cuda.alloc(self._padded + 2 * GUARD)
         self.address = int(self._memory.ptr) + GUARD
+        self.poison()
+
+    def poison(self) -> None:
+        """Poison all of it, guard zones too: what an earlier kernel did to them is not held against the next one."""
         poison(int(self._memory.ptr), self._padded + 2 * GUARD)
 
     def count_damage(self, stats: StatsBuffer) -> None:
@@ -97,7 +101,9 @@ class Operands:
         self.seed: int | None = None
 
     def refresh(self, seed: int) -> None:
-        """Fresh random inputs of this seed."""
+        """Fresh random inputs of this seed between fresh guard zones."""
+        for memory in self._memory.values():
+            memory.poison()
         fill_inputs(self.tensors, self.pointers, seed)
         self.seed = seed
 

@@ -69,6 +69,8 @@ def test_planted_faults_are_caught(engine: Any, planted: Callable[..., Job], fau
     assert report.verification is not None
     assert not report.verification.passed
     assert not engine.spent
+    after = engine.run(planted(Gemm(100, 71, 50, "bf16"), measure=False))
+    assert after.outcome is Outcome.CORRECT, f"The fault was held against the next kernel: {after.detail}"
 
 
 def test_a_k_tail_masked_in_one_operand_alone_is_caught(engine: Any, planted: Callable[..., Job]) -> None:
