@@ -22,6 +22,7 @@ from gemmtune.pack.ranges import RangeMeter, spans
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError, GemmtuneError, PackError, ToolchainError
+from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem, problem_from_json
 from gemmtune.space.recipe import LaunchRecipe
@@ -64,8 +65,13 @@ class ExportReport:
     left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        head = f"{self.path}: {len(self.rows)} rows, {self.kernels} kernels, manifest {self.manifest_sha256[:12]}"
+        size = f"{_counted(len(self.rows), 'row')}, {_counted(self.kernels, 'kernel')}"
+        head = f"{self.path}: {size}, manifest {self.manifest_sha256[:12]}"
         return "\n".join([head, *(f"  {r}" for r in self.rows), *(f"  left out: {s}" for s in self.left_out)])
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def export_pack(
@@ -155,6 +161,8 @@ class _Export:
         self.say(f"{record.problem_key} on {record.gpu.name}")
         try:
             problem = problem_from_json(record.problem_json)
+            if not isinstance(problem, Gemm):
+                raise PackError(f"a pack serves GEMMs, and this is a {problem.kind}.")
             compiled = rebuild(record, self.cache, self.history.cubin(record.cubin_sha256))
             kernel = _kernel(compiled, problem)
             check_launch(kernel, problem)

@@ -1,6 +1,6 @@
 """Epilogues: what happens to the fp32 accumulators on their way out, D = epilogue(A . B).
 
-One entry here and one branch in ``codegen/templates/common/epilogue.cuh.j2`` add an epilogue to every family at once.
+One entry here and one branch in ``codegen/templates/common/gemm.cuh.j2`` add an epilogue to every family at once.
 """
 
 from __future__ import annotations

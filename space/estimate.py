@@ -106,7 +106,7 @@ def estimate(
     counters: Mapping[str, float] | None = None,
     registers: int | None = None,
 ) -> Estimate:
-    """Estimate one valid configuration of a problem with the axes m, n and k.
+    """Estimate one valid configuration; the reduction is along the problem's axis k, where it has one.
 
     Args:
         problem: what is computed.
@@ -134,13 +134,14 @@ def estimate_traits(
     t = traits
     floor = floor_us(problem, gpu)
     held, limiter = blocks_per_sm(t.threads, t.shared_bytes, registers or t.registers, gpu)
-    rows, columns = -(-problem.axes["m"] // t.tile_m), -(-problem.axes["n"] // t.tile_n)
+    height, width = _output_shape(problem)
+    rows, columns = -(-height // t.tile_m), -(-width // t.tile_n)
     blocks = rows * columns * t.splits
     if not held:
         return Estimate(math.inf, floor, math.inf, math.inf, math.inf, blocks, 0, limiter, 0.0, math.inf, 0.0)
 
     resident = min(held, -(-blocks // gpu.sms))
-    steps = -(-max(t.padded_k, problem.axes["k"]) // (t.tile_k * t.splits))
+    steps = -(-max(t.padded_k, problem.axes.get("k", 1)) // (t.tile_k * t.splits))
     efficiency = _pipe_efficiency(t, resident, conflicts)
     compute = _compute_seconds(problem, t, gpu, blocks, steps, efficiency)
     element = max(x.dtype.bytes for x in problem.tensors() if not x.output)
@@ -212,4 +213,8 @@ def _dram_bytes(problem: Problem, t: Traits, gpu: Gpu, tiles: tuple[int, int], h
 
 def _split_bytes(problem: Problem, t: Traits) -> float:
     """Partial sums of a split K: fp32, written and read once each."""
-    return 0.0 if t.splits == 1 else 8.0 * t.splits * problem.axes["m"] * problem.axes["n"]
+    return 0.0 if t.splits == 1 else 8.0 * t.splits * math.prod(_output_shape(problem))
+
+
+def _output_shape(problem: Problem) -> tuple[int, int]:
+    return next(t.shape for t in problem.tensors() if t.output)
