@@ -82,8 +82,9 @@ def _dtypes(family: str, gpu: Gpu) -> str:
 def _note(gpu: Gpu, archs: list[int] | None) -> str:
     number = gpu.capability[0] * 10 + gpu.capability[1]
     if archs and number not in archs:
-        cure = "gemmtune[cuda12]" if number < min(archs) else "a newer gemmtune[cuda13]"
-        return f"not here: NVRTC compiles for sm_{min(archs)} to sm_{max(archs)}; pip install '{cure}'"
+        if number < min(archs):
+            return "its kernels need CUDA 12's NVRTC: pip install 'gemmtune[cuda12]'"
+        return "its kernels need a newer NVRTC: pip install -U 'gemmtune[cuda13]'"
     return ""
 
 
