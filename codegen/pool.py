@@ -19,6 +19,7 @@ from gemmtune.codegen.child import Child, ChildDiedError
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.space.errors import CompileError, GemmtuneError
+from gemmtune.space.settings import check_count
 
 _Item = tuple["Future[CompiledKernel]", KernelSource, str]
 
@@ -40,6 +41,9 @@ class CompilePool:
         cache: shared by all of them; None for none.
         timeout: seconds one compile may take, the start of its process included.
         compiler: the function that compiles, as ``"module:name"``, with the signature of :func:`compile_in_child`.
+
+    Raises:
+        SettingError: fewer than one worker.
     """
 
     def __init__(
@@ -49,7 +53,8 @@ class CompilePool:
         timeout: float = 120.0,
         compiler: str = "gemmtune.codegen.pool:compile_in_child",
     ) -> None:
-        self.workers = max(1, workers if workers is not None else available_cpus())
+        self.workers = available_cpus() if workers is None else workers
+        check_count("workers", self.workers)
         self.timeout = timeout
         self._root = str(Path(cache.root).absolute()) if cache is not None else None
         self._compiler = compiler

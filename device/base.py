@@ -15,9 +15,8 @@ from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.space.family import Traits
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
-
-Regime = Literal["sustained", "burst"]
-Cache = Literal["cold", "warm"]
+from gemmtune.space.settings import Cache as Cache
+from gemmtune.space.settings import Regime as Regime
 
 
 class Outcome(StrEnum):

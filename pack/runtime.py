@@ -27,6 +27,7 @@ from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.profile import profile
 from gemmtune.space.errors import ArrayError, ToolchainError, UnknownNameError
 from gemmtune.space.gemm import Gemm
+from gemmtune.space.settings import check_count, check_regime
 
 MAX_PLANS = 4096
 """Plans kept a thread: one for each combination of shapes, strides, dtypes, alignment and stream seen."""
@@ -53,6 +54,7 @@ def load_pack(
 
     Raises:
         PackError: the pack is missing, truncated, altered, hostile or of a newer schema.
+        SettingError: a regime that does not exist, or a negative limit.
         UnknownNameError: a device that is not named like ``cuda:0``.
     """
     return Pack(
@@ -80,14 +82,13 @@ class Pack:
         allow_unmeasured: bool = False,
         scratch_limit: int = 2**30,
     ) -> None:
+        check_regime(regime)
+        check_count("bytes of scratch memory", scratch_limit, least=0)
         self.name = name
         self._data = data
         self._device = device
-        self._options: dict[str, Any] = {
-            "regime": regime,
-            "allow_estimates": allow_estimates,
-            "allow_unmeasured": allow_unmeasured,
-        }
+        self._options: dict[str, Any] = {"regime": regime, "allow_estimates": allow_estimates}
+        self._options["allow_unmeasured"] = allow_unmeasured
         self._scratch_limit = scratch_limit
         self._states: dict[int, DeviceState] = {}
         self._lock = threading.Lock()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
@@ -17,11 +16,12 @@ from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
 from gemmtune.search.known import Known, KnownKernels
 from gemmtune.search.recording import baseline_name
 from gemmtune.search.results import BenchRow, ResultFile, save, summarise
-from gemmtune.search.study import check_choice, opened, problems_of
+from gemmtune.search.study import opened, problems_of
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError, LaunchError
 from gemmtune.space.estimate import floor_us
 from gemmtune.space.problem import Problem
+from gemmtune.space.settings import check_cache, check_regime, check_seed
 
 TIMEOUT = 600.0
 """Seconds for one problem: proofs against float64, and the times of all kernels."""
@@ -67,14 +67,16 @@ def benchmark(
 
     Raises:
         ProblemError: there is no problem.
-        UnknownNameError: a device, regime or cache that does not exist, or no kernel is known for a problem.
+        SettingError: ``regime``, ``cache`` or ``seed`` out of range.
+        UnknownNameError: a device that does not exist, or no kernel is known for a problem.
         LaunchError: a kernel is wrong now, or fails.
         PackError: the pack cannot be read.
         ToolchainError, DatabaseError: as for :func:`gemmtune.search.tune`.
     """
     wanted = problems_of(problems)
-    check_choice("regime", regime, get_args(Regime))
-    check_choice("cache", cache, get_args(Cache))
+    check_regime(regime)
+    check_cache(cache)
+    check_seed(seed)
     rows = []
     with ExitStack() as stack:
         where = opened(device, stack)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import nvrtc_version
@@ -25,9 +24,10 @@ from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space import families as registry
-from gemmtune.space.errors import ProblemError, UnknownNameError
+from gemmtune.space.errors import ProblemError
 from gemmtune.space.family import Family
 from gemmtune.space.problem import Problem
+from gemmtune.space.settings import check_cache, check_count, check_regime, check_seconds, check_seed
 from gemmtune.space.space import Space
 
 TRIALS, ESTIMATED_TRIALS = 200, 40
@@ -114,18 +114,25 @@ def tune(
         observer: is told how it goes.
 
     Raises:
-        ProblemError: no problem, or ``trials``, ``time_limit``, ``seed`` or ``workers`` out of range.
-        UnknownNameError: a device, family, strategy, regime or cache that does not exist.
+        ProblemError: there is no problem.
+        SettingError: ``trials``, ``time_limit``, ``seed``, ``workers``, ``regime`` or ``cache`` out of range.
+        UnknownNameError: a device, family or strategy that does not exist.
         UnsupportedError: no family can serve one of the problems on this GPU.
         EmptySpaceError: no configuration is valid for one of them.
         ToolchainError: the GPU, driver, NVRTC or a compiler is missing, or fails again and again.
         DatabaseError: the history cannot be opened or written.
     """
     wanted = problems_of(problems)
-    _check_numbers(trials, time_limit, seed, workers)
+    if trials is not None:
+        check_count("trials", trials)
+    if time_limit is not None:
+        check_seconds("time limit", time_limit)
+    if workers is not None:
+        check_count("workers", workers)
+    check_seed(seed)
+    check_regime(regime)
+    check_cache(cache)
     check_strategy(strategy)
-    check_choice("regime", regime, get_args(Regime))
-    check_choice("cache", cache, get_args(Cache))
     request = _Request(trials, seed, families, strategy, regime, cache)
     end = None if time_limit is None else time.monotonic() + time_limit
     results: list[StudyResult] = []
@@ -248,25 +255,9 @@ def _spec(problem: Problem, device: Device, families: Sequence[Family], request:
     )
 
 
-def _check_numbers(trials: int | None, time_limit: float | None, seed: int, workers: int | None) -> None:
-    for name, value in (("trials", trials), ("workers", workers)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ProblemError(f"The number of {name} must be an integer of at least 1, but is {value!r}.")
-    if time_limit is not None and not 0 < time_limit < float("inf"):
-        raise ProblemError(f"The time limit must be a positive number of seconds, but is {time_limit!r}.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise ProblemError(f"The seed must be an integer from 0 to {2**31 - 1}, but is {seed!r}.")
-
-
 def problems_of(problems: Problem | Sequence[Problem]) -> list[Problem]:
     """One problem or several as a list, each once, in their order; raises ProblemError where there is none."""
     listed = [problems] if isinstance(problems, Problem) else list(problems)
     if not listed:
         raise ProblemError("There is no problem: give at least one shape, e.g. 512x512x512.")
     return list({problem.key: problem for problem in listed}.values())
-
-
-def check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises :class:`UnknownNameError` where ``value`` is not one of ``choices``."""
-    if value not in choices:
-        raise UnknownNameError(f"Unknown {what} {value!r}: choose one of {', '.join(choices)}.")

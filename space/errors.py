@@ -18,6 +18,10 @@ class ProblemError(GemmtuneError, ValueError):
     """A problem that cannot be computed: a size, dtype, layout or epilogue out of range."""
 
 
+class SettingError(GemmtuneError, ValueError):
+    """A setting out of range: trials, time limit, seed, workers, regime, cache."""
+
+
 class ExpressionError(GemmtuneError, ValueError):
     """An integer expression that is malformed, not allowed, or fails to evaluate."""
 

@@ -6,6 +6,7 @@ import os
 import signal
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.pool import CompilePool, CompileTimeout
 from gemmtune.codegen.render import render
 from gemmtune.space.configuration import Configuration
-from gemmtune.space.errors import CompileError, ToolchainError
+from gemmtune.space.errors import CompileError, SettingError, ToolchainError
 from gemmtune.space.gemm import Gemm
 
 COMPILER = """
@@ -110,6 +111,12 @@ def test_workers_ignore_ctrl_c(compiler: str, source: KernelSource) -> None:
         process = pool.submit(source, "sm_90a").result().cubin
         os.kill(int(process), signal.SIGINT)
         assert pool.submit(source, "sm_90a").result().cubin == process
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_a_pool_has_workers(workers: Any) -> None:
+    with pytest.raises(SettingError, match=f"workers must be an integer of at least 1, but is {workers}"):
+        CompilePool(workers)
 
 
 def test_real_kernels_compile_in_the_pool_and_meet_in_the_cache(source: KernelSource, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemmtune.pack.arrays import Extent, matrix_layout
 from gemmtune.pack.runtime import Pack
-from gemmtune.space.errors import ArrayError, UnknownNameError, UnsupportedError
+from gemmtune.space.errors import ArrayError, SettingError, UnknownNameError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 
 RNG = np.random.default_rng(0)
@@ -472,6 +472,14 @@ def test_loading_for_a_device_by_name(write: Any, small_pack: Any) -> None:
     for device in ("emulator:h200", "cuda", "gpu0", -1, True):
         with pytest.raises(UnknownNameError, match="cuda:0"):
             load_pack(path, device=device)
+
+
+@pytest.mark.parametrize("bad", [{"regime": "idle"}, {"scratch_limit": -1}, {"scratch_limit": 1.5}])
+def test_settings_out_of_range(bad: dict[str, Any], write: Any, small_pack: Any) -> None:
+    from gemmtune.pack.runtime import load_pack
+
+    with pytest.raises(SettingError, match=repr(next(iter(bad.values())))):
+        load_pack(write(small_pack), **bad)
 
 
 @settings(max_examples=200)

@@ -14,7 +14,7 @@ from gemmtune.search.results import BenchRow, read_result_file, result_from_json
 from gemmtune.search.study import tune
 from gemmtune.search.why import why
 from gemmtune.space import families
-from gemmtune.space.errors import ConfigurationError, LaunchError, ProblemError, UnknownNameError
+from gemmtune.space.errors import ConfigurationError, LaunchError, ProblemError, SettingError, UnknownNameError
 from gemmtune.space.families.naive import Naive
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
@@ -142,6 +142,12 @@ def test_kernels_of_another_regime_do_not_count(problem, bench, history):
 
 
 # -------------------------------------------------------------------------------------------------------- result files
+
+
+@pytest.mark.parametrize("bad", [{"regime": "idle"}, {"cache": "hot"}, {"seed": -1}])
+def test_settings_out_of_range_are_refused_before_anything_runs(problem, bench, history, bad):
+    with pytest.raises(SettingError, match=repr(next(iter(bad.values())))):
+        benchmark(problem, bench(), history, **bad)
 
 
 def test_means_of_ratios_are_geometric_and_peer_over_ours():

@@ -21,6 +21,7 @@ from gemmtune.space.errors import (
     EmptySpaceError,
     LaunchError,
     ProblemError,
+    SettingError,
     ToolchainError,
     UnknownNameError,
     UnsupportedError,
@@ -385,22 +386,27 @@ def test_a_time_limit_alone_bounds_the_study(problem, fake_device, history, monk
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"trials": 0}, ProblemError, "trials must be an integer of at least 1, but is 0"),
-        ({"trials": 2.5}, ProblemError, "is 2.5"),
-        ({"workers": -1}, ProblemError, "workers must be an integer of at least 1, but is -1"),
-        ({"time_limit": 0}, ProblemError, "positive number of seconds, but is 0"),
-        ({"time_limit": float("nan")}, ProblemError, "but is nan"),
-        ({"seed": -1}, ProblemError, "seed must be an integer from 0"),
+        ({"trials": 0}, SettingError, "trials must be an integer of at least 1, but is 0"),
+        ({"trials": 2.5}, SettingError, "is 2.5"),
+        ({"trials": True}, SettingError, "is True"),
+        ({"time_limit": "10m"}, SettingError, "seconds, but is '10m'"),
+        ({"seed": 2**31}, SettingError, "from 0 to 2147483647, but is 2147483648"),
+        ({"workers": -1}, SettingError, "workers must be an integer of at least 1, but is -1"),
+        ({"time_limit": 0}, SettingError, "positive number of seconds, but is 0"),
+        ({"time_limit": float("nan")}, SettingError, "but is nan"),
+        ({"seed": -1}, SettingError, "seed must be an integer from 0"),
         ({"strategy": "luck"}, UnknownNameError, "Unknown strategy 'luck'"),
         ({"families": ["toy", "warp"]}, UnknownNameError, "Unknown family 'warp'"),
-        ({"regime": "idle"}, UnknownNameError, "Unknown regime 'idle': choose one of sustained, burst"),
-        ({"cache": "hot"}, UnknownNameError, "Unknown cache 'hot': choose one of cold, warm"),
+        ({"regime": "idle"}, SettingError, "The regime 'idle' does not exist: choose one of sustained, burst"),
+        ({"cache": "hot"}, SettingError, "The cache 'hot' does not exist: choose one of cold, warm"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, error, words, problem, fake_device, history):
     device = fake_device()
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as caught:
         tune(problem, device, history=history, **arguments)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
     assert device.jobs == []
     assert history.trials() == []
 

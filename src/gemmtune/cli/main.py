@@ -21,6 +21,7 @@ from gemmtune.space.errors import (
     ExpressionError,
     GemmtuneError,
     ProblemError,
+    SettingError,
     UnknownNameError,
     UnsupportedError,
 )
@@ -28,6 +29,7 @@ from gemmtune.space.errors import (
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 _INPUT_ERRORS = (
     ProblemError,
+    SettingError,
     ExpressionError,
     ConfigurationError,
     EmptySpaceError,
