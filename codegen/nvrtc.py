@@ -163,7 +163,7 @@ def _check_arch(arch: str, version: str) -> None:
     names = ", ".join(f"sm_{a}" for a in known)
     cure = "name one of these"
     if match and int(match.group(1)) < known[0]:
-        cure = 'CUDA 12 is the last that compiles for older GPUs: pip install "gemmtune[cuda12]"'
+        cure = 'CUDA 12 is the last that compiles for older GPUs: pip install "gemmtune[cuda12]" in another environment'
     elif match and int(match.group(1)) > known[-1]:
         cure = 'a newer NVRTC may: pip install --upgrade "gemmtune[cuda13]"'
     raise ToolchainError(f"NVRTC {version} cannot compile for {arch}, only for {names}; {cure}.")

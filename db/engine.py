@@ -28,13 +28,15 @@ POSTGRES_LOCK = 0x67656D6D
 _CURE = "give another with --db or GEMMTUNE_DB"
 
 
-def resolve(url: str | Path | None) -> URL:
+def resolve(url: str | Path | None, *, create: bool = True) -> URL:
     """The database that ``url`` names: a SQLAlchemy URL, the path of a SQLite file, or None for the user's own.
 
-    None means ``$GEMMTUNE_DB``, else ``history.db`` in the user's data directory. Missing directories are created.
+    None means ``$GEMMTUNE_DB``, else ``history.db`` in the user's data directory. Missing directories are created,
+    unless ``create`` is false: then there must be a file.
 
     Raises:
-        DatabaseError: a URL that does not parse, or a directory that cannot be created.
+        DatabaseError: a URL that does not parse, a directory that cannot be created, or no file where there must be
+            one.
     """
     if url is None:
         url = os.environ.get("GEMMTUNE_DB") or _default_path()
@@ -52,6 +54,8 @@ def resolve(url: str | Path | None) -> URL:
     else:
         path = Path(url).expanduser()
         parsed = URL.create("sqlite", database=str(path))
+    if not create and not path.exists():
+        raise DatabaseError(f"There is no history at {path}: 'gemmtune tune' starts one, or {_CURE}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -35,15 +35,16 @@ class History:
 
     Args:
         url: a SQLAlchemy URL or the path of a SQLite file; by default ``$GEMMTUNE_DB``, else the user's own.
+        create: whether a file that does not exist is made; without it, that is an error: for those who only read.
         timeout: seconds to wait for another process's lock.
 
     Raises:
-        DatabaseError: the database cannot be opened, is of a newer schema, or is not a history; every method raises it
-            where the database is locked, read-only, full, damaged or out of reach.
+        DatabaseError: the database does not exist, cannot be opened, is of a newer schema, or is not a history; every
+            method raises it where the database is locked, read-only, full, damaged or out of reach.
     """
 
-    def __init__(self, url: str | Path | None = None, *, timeout: float = 30.0) -> None:
-        self.url = resolve(url)
+    def __init__(self, url: str | Path | None = None, *, create: bool = True, timeout: float = 30.0) -> None:
+        self.url = resolve(url, create=create)
         self.timeout = timeout
         self._engine = open_engine(self.url, timeout)
         self._writer = self._engine.execution_options(**{WRITE: True})

@@ -89,8 +89,9 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no kernel is wrong, failed, or not what its source says."""
-        return all(k.ok for k in self.kernels)
+        """Whether no kernel is wrong, failed, or not what its source says, and at least one of them was run at all."""
+        ran = not self.kernels or any(k.verdict != "not run" for k in self.kernels)
+        return ran and all(k.ok for k in self.kernels)
 
     def __str__(self) -> str:
         head = f"{self.path}: {self.files} files, every hash right; written by gemmtune {self.tool}"

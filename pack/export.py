@@ -345,7 +345,7 @@ class _Opened:
             if isinstance(history, History):
                 self.history = history
             else:
-                self.history = History(history)
+                self.history = History(history, create=False)
                 self._close.append(self.history.close)
             if isinstance(device, str):
                 self.device = open_device(device)

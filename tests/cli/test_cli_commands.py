@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gemmtune.cli import main
+from gemmtune.db import History
 from gemmtune.space import errors
 
 Cli = Callable[..., Any]
@@ -101,6 +102,7 @@ def test_the_console_script_is_installed() -> None:
 def test_bad_input_is_one_line_and_exit_2(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
 ) -> None:
+    History(tmp_path / "history.db").close()
     monkeypatch.setenv("GEMMTUNE_DB", str(tmp_path / "history.db"))
     done = cli(*arguments)
     assert done.code == 2, done
@@ -108,6 +110,23 @@ def test_bad_input_is_one_line_and_exit_2(
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert complaint in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["query", "best"], ["query", "trials"], ["query", "failures"], ["query", "studies"], ["db", "export", "x"],
+     ["export", "x.kpack"]],
+)  # fmt: skip
+def test_a_mistyped_history_is_refused_and_not_created(cli: Cli, tmp_path: Path, arguments: list[str]) -> None:
+    wrong = tmp_path / "typo" / "histroy.db"
+    done = cli(*arguments, "--db", str(wrong))
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err == (
+        f"error: There is no history at {wrong}: 'gemmtune tune' starts one, or give another with --db or "
+        "GEMMTUNE_DB.\n"
+    )
+    assert not wrong.parent.exists()
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,7 @@ def test_without_a_compiler_hashes_are_checked_all_the_same(tmp_path: Path, monk
     monkeypatch.setattr(device_room, "open_device", none)
     report = check(pack_of(), tmp_path, None)
     assert report.kernels[0].verdict == "not run"
+    assert not report.ok  # a check that ran nothing proved nothing
     assert "emulator:h200 needs something" in str(report)
 
 

@@ -20,7 +20,7 @@ def export(
     """Write the whole history to one compressed file."""
     from gemmtune.db import History
 
-    with History(db) as history:
+    with History(db, create=False) as history:
         history.export(path)
         output.say(f"{history.location} written to {path}: 'gemmtune db merge {path}' takes it in elsewhere.")
 

@@ -83,7 +83,7 @@ def _note(gpu: Gpu, archs: list[int] | None) -> str:
     number = gpu.capability[0] * 10 + gpu.capability[1]
     if archs and number not in archs:
         if number < min(archs):
-            return "its kernels need CUDA 12's NVRTC: pip install 'gemmtune[cuda12]'"
+            return "its kernels need CUDA 12's NVRTC: pip install 'gemmtune[cuda12]' in an environment of its own"
         return "its kernels need a newer NVRTC: pip install -U 'gemmtune[cuda13]'"
     return ""
 

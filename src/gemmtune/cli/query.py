@@ -45,7 +45,7 @@ def best(
     kind = _form(form)
     from gemmtune.db import History
 
-    with History(db) as history:
+    with History(db, create=False) as history:
         records = history.best(gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, limit=limit)
     if kind != "table":
         output.show_data([trial_data(r) for r in records], kind)
@@ -87,7 +87,7 @@ def trials(
     kind = _form(form)
     from gemmtune.db import History
 
-    with History(db) as history:
+    with History(db, create=False) as history:
         records = history.trials(
             gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
         )
@@ -136,7 +136,7 @@ def failures(
     kind = _form(form)
     from gemmtune.db import History
 
-    with History(db) as history:
+    with History(db, create=False) as history:
         groups = history.failures(
             gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
         )
@@ -176,7 +176,7 @@ def studies(
     kind = _form(form)
     from gemmtune.db import History
 
-    with History(db) as history:
+    with History(db, create=False) as history:
         records = history.studies(gpu=gpu, shape=_shape(shape), dtype=dtype, limit=limit)
     if kind != "table":
         output.show_data([_study_data(r) for r in records], kind)
@@ -230,7 +230,7 @@ def why(
     from gemmtune.db import History
     from gemmtune.search.why import why as reasons
 
-    with History(db) as history:
+    with History(db) as history:  # rules answer without one, too
         for sentence in reasons(configuration, problem, _gpu_meant(gpu), history):
             output.say(sentence, hanging=2)
 
