@@ -17,6 +17,7 @@ import numpy as np
 
 import gemmtune
 from gemmtune.device.verify import Limits, compare
+from gemmtune.pack.profile import profile
 from gemmtune.search.benchmark import benchmark, write_result_file
 from gemmtune.search.results import save
 from gemmtune.space.errors import GemmtuneError
@@ -35,13 +36,17 @@ def problems() -> list[Gemm]:
 
 
 def call_torch(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array, dict[str, float]]:
-    """The pack's product of torch tensors as float32, and, where it is profiled, its host time by stage (us)."""
+    """The pack's product of torch tensors as float32, and, where profiled, host microseconds by stage and torch.mm's own."""
     import torch
 
     kind = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
     a, b = (torch.from_numpy(inputs[name].astype(np.float32)).cuda().to(kind) for name in "ab")
     d = pack.matmul(a, b.T, precision="tf32" if problem.dtype == "tf32" else "fp32")
-    return d.float().cpu().numpy(), pack.profile_call(a, b.T) if problem == PROFILED else {}
+    stages: dict[str, float] = {}
+    if problem == PROFILED:
+        own = profile({}, lambda: torch.mm(a, b.T), torch.cuda.synchronize)["total"]
+        stages = {**pack.profile_call(a, b.T), "torch.mm": own}
+    return d.float().cpu().numpy(), stages
 
 
 def call_cupy(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array, dict[str, float]]:
@@ -50,7 +55,11 @@ def call_cupy(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array
 
     a, b = (cupy.asarray(inputs[name]) for name in "ab")
     d = pack.matmul(a, b.T, precision="tf32" if problem.dtype == "tf32" else "fp32")
-    return cupy.asnumpy(d).astype(np.float32), pack.profile_call(a, b.T) if problem == PROFILED else {}
+    stages: dict[str, float] = {}
+    if problem == PROFILED:
+        own = profile({}, lambda: cupy.matmul(a, b.T), cupy.cuda.get_current_stream().synchronize)["total"]
+        stages = {**pack.profile_call(a, b.T), "cupy.matmul": own}
+    return cupy.asnumpy(d).astype(np.float32), stages
 
 
 def check(problem: Gemm, inputs: dict[str, Array], d: Array) -> tuple[float, float]:
