@@ -36,7 +36,7 @@ def problems() -> list[Gemm]:
 
 
 def call_torch(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array, dict[str, float]]:
-    """The pack's product of torch tensors as float32, and, where profiled, host microseconds by stage and torch.mm's own."""
+    """The pack's product of torch tensors as float32, and, where profiled, host us by stage and torch.mm's own."""
     import torch
 
     kind = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
