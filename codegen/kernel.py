@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.recipe import LaunchRecipe
@@ -57,7 +57,3 @@ class CompiledKernel:
     def recipe(self) -> LaunchRecipe:
         """How to launch it."""
         return self.source.recipe
-
-    def without_cubin(self) -> CompiledKernel:
-        """A light copy to keep in lists."""
-        return replace(self, cubin=b"")

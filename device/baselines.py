@@ -70,7 +70,6 @@ class CublasGemm:
         self._convert = self._out not in _OUTPUTS[operand]
         tf32 = "tf32" in (problem.dtype, problem.b_dtype)
         self._compute = COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F
-        self._required = [t.name for t in problem.tensors() if t.name != "c"]
         self._calls: dict[tuple[float, float], GemmCall] = {}
         self._temporaries: dict[tuple[int, int, str], Any] = {}
 

@@ -1,9 +1,8 @@
 """The rhythm in which a study calls its strategy: fixed batches, a fixed number of them ahead of the device.
 
 Batch b is chosen from the results of batches up to b - AHEAD - 1, whatever machine this is, so that 16 to 20 kernels
-are being compiled or wait while one runs: with fewer, an H200 beside 16 cores waited half its time. Since the sequence
-of calls is a constant, a study that is started again replays it over the recorded trials, and its strategy ends up
-where it was.
+are being compiled or wait while one runs: enough to keep 16 cores busy. Since the sequence of calls is a constant, a
+study that is started again replays it over the recorded trials, and its strategy ends up where it was.
 
 The calls are made by a thread: a proposal takes tens of milliseconds, which pass while the device is busy.
 """
