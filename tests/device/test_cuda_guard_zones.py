@@ -27,7 +27,7 @@ class Stats:
 
 
 @pytest.fixture
-def buffers(monkeypatch: pytest.MonkeyPatch) -> Any:
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def alloc(nbytes: int) -> Any:
         memory = ctypes.create_string_buffer(nbytes)
         return SimpleNamespace(ptr=ctypes.addressof(memory), memory=memory)
@@ -37,6 +37,10 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(operands, "require_cupy", lambda: SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(operands, "fill_normal", lambda *_: None)
     monkeypatch.setattr(operands, "GUARD", 4096)
+
+
+@pytest.fixture
+def buffers(memory: None) -> Any:
     made = operands.Operands(Gemm(5, 7, 3, "fp16", ldd=9))
     made.refresh(0)
     return made
@@ -67,3 +71,25 @@ def test_padding_between_the_output_rows_is_watched(buffers: Any) -> None:
     assert damage(buffers) == 4
     buffers.poison_output()
     assert damage(buffers) == 0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("place", [-4096, 120, 120 + 8 + 4095])
+def test_scratch_memory_is_watched_and_fresh_for_every_run(memory: None, which: int, place: int) -> None:
+    scratch, stats = operands.GuardedScratch(), Stats()
+    scratch.prepare(120, 120)
+    ctypes.memset(scratch.reserve(120, 120)[which] + place, 1, 1)
+    scratch.count_damage(stats)  # type: ignore[arg-type]
+    assert stats.damage == 1
+    scratch.prepare(120, 120)
+    fresh = Stats()
+    scratch.count_damage(fresh)  # type: ignore[arg-type]
+    assert fresh.damage == 0
+
+
+def test_counters_left_behind_are_damage(memory: None) -> None:
+    scratch, stats = operands.GuardedScratch(), Stats()
+    scratch.prepare(0, 64)
+    ctypes.memset(scratch.reserve(0, 64)[1] + 8, 1, 4)
+    scratch.count_damage(stats)  # type: ignore[arg-type]
+    assert stats.damage == 4

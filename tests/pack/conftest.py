@@ -275,7 +275,7 @@ def fake_cupy() -> tuple[types.ModuleType, Any, type[Stand]]:
         finally:
             state.device = before
 
-    module.ndarray, module.empty, module.zeros, module.ascontiguousarray = ndarray, empty, empty, ascontiguousarray
+    module.ndarray, module.zeros, module.ascontiguousarray = empty, empty, ascontiguousarray
     module.cuda = types.SimpleNamespace(
         get_current_stream=lambda: types.SimpleNamespace(ptr=state.stream),
         runtime=types.SimpleNamespace(getDevice=lambda: state.device),
@@ -317,6 +317,9 @@ def fake_torch() -> tuple[types.ModuleType, Any, type[Stand]]:
         def is_neg(self) -> bool:
             return False
 
+        def new_empty(self, shape: tuple[int, ...], *, dtype: Any) -> Any:
+            return empty(shape, dtype=dtype)
+
         def contiguous(self) -> Any:
             state.copied += 1
             out = empty(self.shape, dtype=self.dtype)
@@ -330,7 +333,7 @@ def fake_torch() -> tuple[types.ModuleType, Any, type[Stand]]:
         state.made += 1
         return Tensor(aligned(shape, to_numpy[dtype], state.misaligned), state.device)
 
-    module.Tensor, module.empty, module.zeros = Tensor, empty, empty
+    module.Tensor, module.zeros = Tensor, empty
     module.is_grad_enabled = lambda: state.grad
     for name, dtype in dtypes.items():
         setattr(module, name, dtype)

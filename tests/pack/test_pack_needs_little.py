@@ -50,7 +50,7 @@ class ndarray:
         self.shape, self.strides, self.dtype = host.shape, host.strides, host.dtype
 
 fake = types.ModuleType("cupy")
-fake.empty = lambda shape, dtype: ndarray(np.empty(shape, dtype))
+fake.ndarray = lambda shape, dtype: ndarray(np.empty(shape, dtype))
 fake.cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=5),
                                   runtime=types.SimpleNamespace(getDevice=lambda: 0))
 sys.modules["cupy"] = fake

@@ -74,6 +74,9 @@ class SubSpace:
     def neighbours(self, i):
         return [n for n in self.inner.neighbours(i) if n < self.size]
 
+    def around(self, configuration):
+        return [n for n in self.inner.around(configuration) if n < self.size]
+
     def parameters(self, name):
         return self.inner.parameters(name)
 
