@@ -78,11 +78,11 @@ def supported_archs() -> list[int]:
     return sorted(int(a) for a in archs)
 
 
-def compile_options(arch: str) -> tuple[str, ...]:
-    """NVRTC's options for ``arch`` (``sm_90a``)."""
+def compile_options(arch: str, version: str | None = None) -> tuple[str, ...]:
+    """The options for ``arch`` (``sm_90a``) of NVRTC ``version``, by default of the one that is installed."""
     # Since 12.9 NVRTC keeps a cache of its own, and an answer from it comes without the log that resources are read
     # from; our cache keeps both.
-    own_cache = ("--no-cache",) if tuple(map(int, nvrtc_version().split("."))) >= (12, 9) else ()
+    own_cache = ("--no-cache",) if tuple(map(int, (version or nvrtc_version()).split("."))) >= (12, 9) else ()
     return (f"--gpu-architecture={arch}", *OPTIONS, *own_cache)
 
 

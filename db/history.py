@@ -172,6 +172,22 @@ class History:
         with self.reading() as session:
             return queries.by_id(session, [trial_id]).get(trial_id)
 
+    def named(self, start: str) -> list[TrialRecord]:
+        """Finished trials whose uuid or cubin hash starts with these hex digits, the latest first."""
+        with self.reading() as session:
+            return queries.named(session, start)
+
+    def numbered(self, study_id: int, number: int) -> list[TrialRecord]:
+        """The finished trials of this number in a study; several only in a history merged from copies of it."""
+        with self.reading() as session:
+            return queries.numbered(session, study_id, number)
+
+    def study(self, study_id: int) -> StudyRecord | None:
+        """One study by its id, or None."""
+        with self.reading() as session:
+            found = queries.studies(session, Filter(study_id=study_id), None)
+            return next(iter(ranking.with_winners(session, found)), None)
+
     def find(
         self, problem_key: str, gpu_key: str | None = None, regime: str | None = None, configuration_key: str = ""
     ) -> list[TrialRecord]:

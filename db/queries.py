@@ -28,6 +28,7 @@ from gemmtune.space.gpu import TABLE, Gpu, is_called
 
 DONE = "done"
 CLAIMED = "claimed"
+NAMED_LIMIT = 200
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,24 @@ def find(session: Session, wanted: Filter, configuration_key: str) -> list[Trial
     studies = m.Trial.study_id.in_(wanted.studies(session))
     conditions = (studies, m.Trial.configuration_key == configuration_key, m.Trial.state == DONE)
     return records(session, *conditions, order=(m.Trial.finished.desc(), m.Trial.id.desc()))
+
+
+def named(session: Session, start: str) -> list[TrialRecord]:
+    """Finished trials whose uuid, or whose kernel's cubin hash, starts with ``start`` (lower-case hex digits).
+
+    Some hundred at most, the latest first: a start that more trials share tells nobody which one is meant.
+    """
+    low, high = start, start + "g"  # the digit after f: a range, so that the indices serve
+    kernels = select(m.Kernel.id).where(m.Kernel.cubin_sha256 >= low, m.Kernel.cubin_sha256 < high)
+    of_uuid = (m.Trial.uuid >= low) & (m.Trial.uuid < high)
+    found = m.Trial.kernel_id.in_(kernels) | of_uuid
+    return records(session, found, m.Trial.state == DONE, order=(m.Trial.id.desc(),), limit=NAMED_LIMIT)
+
+
+def numbered(session: Session, study_id: int, number: int) -> list[TrialRecord]:
+    """The finished trials of this number in a study: one, or several where merged copies of it went on apart."""
+    conditions = (m.Trial.study_id == study_id, m.Trial.number == number, m.Trial.state == DONE)
+    return records(session, *conditions, order=(m.Trial.id.desc(),))
 
 
 def measurements(session: Session, trial_id: int) -> list[MeasurementRecord]:
