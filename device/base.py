@@ -97,14 +97,36 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Seconds that each stage of a job may take; the defaults suit a kernel of which nothing is known yet.
+
+    ``start``: a worker comes up and its device is proven sane (only where a worker has to be replaced). ``load``: the
+    kernel is loaded and what its problem needs is made. ``verify`` and ``measure``: it is proven right and timed.
+    """
+
+    start: float = 180.0
+    load: float = 120.0
+    verify: float = 60.0
+    measure: float = 60.0
+
+    @property
+    def total(self) -> float:
+        """Seconds that a job may take in all."""
+        return self.start + self.load + self.verify + self.measure
+
+
+@dataclass(frozen=True)
 class Report:
-    """What became of a job. ``detail`` is one sentence where the outcome is not ``correct``; seconds by stage."""
+    """What became of a job. ``detail`` is one sentence where the outcome is not ``correct``; ``seconds`` by stage
+    (load, verify, measure). ``killed``: this job cost its worker its life (a hang, a crash, a lost CUDA context).
+    """
 
     outcome: Outcome
     detail: str = ""
     verification: Verification | None = None
     measurement: Measurement | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    killed: bool = False
 
 
 class Device(Protocol):
@@ -136,7 +158,7 @@ class Device(Protocol):
         """Versions that make numbers comparable: driver, cuda, nvrtc, python packages."""
         ...
 
-    def run(self, job: Job, timeout: float) -> Report:
+    def run(self, job: Job, limits: Limits) -> Report:
         """Prove and time one kernel; never raises for what the kernel does: a hang or crash is a report."""
         ...
 

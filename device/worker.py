@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from gemmtune.codegen.child import signal_name, start
-from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.device.base import Job, Limits, Outcome, Report
 from gemmtune.space.errors import GemmtuneError, ToolchainError, UnknownNameError
 
 _GRACE = 5.0
@@ -68,13 +68,13 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def request(self, job: Job, timeout: float) -> Report:
-        """Prove and time one kernel; whatever the kernel does, a report comes back within about ``timeout`` seconds.
+    def request(self, job: Job, limits: Limits) -> Report:
+        """Prove and time one kernel; whatever the kernel does, a report comes back within the limits.
 
         Raises:
             GemmtuneError: no child ever came up, so that no kernel is to blame; the message is the engine's own.
         """
-        return self._reported("run", (job,), timeout, 1)[0]
+        return self._reported("run", (job,), limits.total, 1)[0]
 
     def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
         """Re-measure several kernels in one interleaved run: one report each; raises as :meth:`request` does."""
@@ -236,9 +236,9 @@ class WorkerDevice:
 
     _worker: Worker
 
-    def run(self, job: Job, timeout: float) -> Report:
+    def run(self, job: Job, limits: Limits) -> Report:
         """Prove and time one kernel; whatever the kernel does, a hang or crash included, is a report."""
-        return self._worker.request(job, timeout)
+        return self._worker.request(job, limits)
 
     def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
         """Run several in one go: measured interleaved with the baseline, or estimated once more."""

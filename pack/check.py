@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
-from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.device.base import Job, Limits, Outcome, Report
 from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table
 from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError
@@ -22,8 +22,6 @@ from gemmtune.space.gpu import TABLE
 if TYPE_CHECKING:
     from gemmtune.device.base import Cache, Device, Regime
 
-TIMEOUT = 120.0
-"""Seconds for one kernel."""
 DRIFT = 0.05
 """A ratio that differs by more than this part from the recorded one is reported as drifted."""
 
@@ -249,7 +247,7 @@ class _Check:
             measure=not device.estimates,
             effort="final",
         )
-        report = device.run(job, TIMEOUT)
+        report = device.run(job, Limits())
         if report.outcome is Outcome.CORRECT:
             return key, "correct", "", report
         wrong = report.outcome in (Outcome.WRONG, Outcome.UNSTABLE)

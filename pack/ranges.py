@@ -12,15 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmtune.codegen.kernel import CompiledKernel
-from gemmtune.device.base import Job, Measurement, Outcome
+from gemmtune.device.base import Job, Limits, Measurement, Outcome
 from gemmtune.pack.schema import Point
 
 if TYPE_CHECKING:
     from gemmtune.device.base import Cache, Device, Regime
     from gemmtune.space.problem import Problem
-
-TIMEOUT = 120.0
-"""Seconds for one size: a proof against float64 and a measurement."""
 
 
 def spans(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -91,7 +88,7 @@ class RangeMeter:
         """The point at ``size``; None where the kernel is wrong there, fails, or loses to the baseline."""
         there = problem.with_axes(**{self._axis: size})
         job = Job(there, kernel, self._seed, regime=regime, cache=cache, effort="final")
-        report = self._device.run(job, TIMEOUT)
+        report = self._device.run(job, Limits())
         measurement = report.measurement
         if report.outcome is not Outcome.CORRECT or measurement is None or measurement.estimated:
             return None

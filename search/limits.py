@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gemmtune.codegen.kernel import CompiledKernel
+from gemmtune.device.base import Limits
 from gemmtune.space.gpu import Gpu
 
 SPILL_LIMIT = 512
 """Spilled bytes a thread (stores and loads) above which a kernel is not tried: its inner loop lives in local memory."""
-FIRST_LIMIT = 180.0
-"""Seconds for a trial while none has succeeded: the worker starts, a compiler may build its own libraries first."""
-LIMIT_FLOOR = 30.0
-"""Seconds a trial always has: a worker replaced after a crash must start anew."""
+FLOOR = Limits(start=60.0, load=15.0, verify=5.0, measure=5.0)
+"""What every stage has on a GPU: a fresh worker draws its inputs and loads its libraries anew; a kernel that never ends
+costs no more than this."""
+ESTIMATE_FLOOR = Limits(start=180.0, load=60.0, verify=60.0, measure=60.0)
+"""The same where times are estimates: a host compiler runs, on a machine that may be busy with others; a kernel that
+never ends is found by the emulator itself."""
 LIMIT_FACTOR = 10.0
-"""Times the quickest success so far that a trial may take beyond the floor."""
+"""Times the quickest success of a stage that it may take beyond the floor."""
 
 
 def hopeless(kernel: CompiledKernel, gpu: Gpu) -> str | None:
@@ -39,18 +44,32 @@ def hopeless(kernel: CompiledKernel, gpu: Gpu) -> str | None:
 
 
 class TimeLimit:
-    """How many seconds the next trial may take: generous at first, then a multiple of the quickest success."""
+    """How long the stages of the next trial may take: generous at first, then a multiple of the quickest success.
 
-    def __init__(self) -> None:
-        self._quickest: float | None = None
+    Args:
+        estimates: whether the device's times are estimates.
+    """
 
-    def succeeded(self, seconds: float) -> None:
-        """A trial has come back correct after ``seconds`` on the device."""
-        self._quickest = seconds if self._quickest is None else min(self._quickest, seconds)
+    def __init__(self, *, estimates: bool = False) -> None:
+        self._floor = ESTIMATE_FLOOR if estimates else FLOOR
+        self._quickest: dict[str, float] = {}
+        self._succeeded = False
+
+    def succeeded(self, seconds: Mapping[str, float]) -> None:
+        """A trial has come back correct after so many seconds in each stage."""
+        self._succeeded = True
+        for stage, spent in seconds.items():
+            self._quickest[stage] = min(spent, self._quickest.get(stage, spent))
 
     @property
-    def seconds(self) -> float:
-        """The limit for the next trial."""
-        if self._quickest is None:
-            return FIRST_LIMIT
-        return LIMIT_FLOOR + LIMIT_FACTOR * self._quickest
+    def limits(self) -> Limits:
+        """The limits of the next trial."""
+        if not self._succeeded:
+            return Limits()
+        floor, quickest = self._floor, self._quickest
+        return Limits(
+            floor.start,
+            floor.load + LIMIT_FACTOR * quickest.get("load", 0.0),
+            floor.verify + LIMIT_FACTOR * quickest.get("verify", 0.0),
+            floor.measure + LIMIT_FACTOR * quickest.get("measure", 0.0),
+        )

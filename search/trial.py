@@ -91,7 +91,7 @@ class TrialRunner:
         self._families = {family.name: family for family in families}
         self._compiler = compiler
         self._kernels = kernels
-        self._limit = TimeLimit()
+        self._limit = TimeLimit(estimates=device.estimates)
         self._binaries: dict[str, TrialRecord] = {}
 
     def prepare(self, configuration: Configuration) -> Prepared:
@@ -129,7 +129,7 @@ class TrialRunner:
         report = self._report(self._job(kernel, number, best))
         elapsed = time.perf_counter() - started
         if report.outcome == Outcome.CORRECT:
-            self._limit.succeeded(elapsed)
+            self._limit.succeeded(report.seconds)
         result = TrialResult(
             outcome=report.outcome,
             detail=report.detail,
@@ -175,7 +175,7 @@ class TrialRunner:
     def _report(self, job: Job) -> Report:
         """The device's report; what it raises in spite of its contract costs this trial alone."""
         try:
-            return self.device.run(job, self._limit.seconds)
+            return self.device.run(job, self._limit.limits)
         except ToolchainError:
             raise
         except GemmtuneError as error:

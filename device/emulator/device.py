@@ -6,7 +6,7 @@ import platform
 from dataclasses import replace
 from importlib.metadata import version
 
-from gemmtune.device.base import Job, Report
+from gemmtune.device.base import Job, Limits, Report
 from gemmtune.device.emulator.build import CORE_TIMEOUT, sources_digest
 from gemmtune.device.emulator.toolchain import find_toolchain
 from gemmtune.device.worker import Worker, WorkerDevice
@@ -30,9 +30,9 @@ class EmulatorDevice(WorkerDevice):
         self._toolchain = find_toolchain()
         self._worker = Worker(self.name, start_timeout=CORE_TIMEOUT)  # the first start builds the core
 
-    def run(self, job: Job, timeout: float) -> Report:
+    def run(self, job: Job, limits: Limits) -> Report:
         """Prove one kernel on chosen tiles and estimate its time."""
-        return super().run(self._with_traits(job), timeout)
+        return super().run(self._with_traits(job), limits)
 
     def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
         """Run them once more."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
-from gemmtune.device.base import Job, Outcome, Report
+from gemmtune.device.base import Job, Limits, Outcome, Report
 from gemmtune.device.worker import Worker, resolve_engine
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ToolchainError, UnknownNameError
@@ -114,7 +114,7 @@ def alive(pid: int) -> bool:
 
 
 def test_requests_are_served_by_one_child(worker: Worker) -> None:
-    reports = [worker.request(job("fine"), 30) for _ in range(50)]
+    reports = [worker.request(job("fine"), Limits()) for _ in range(50)]
     assert {r.outcome for r in reports} == {Outcome.CORRECT}
     assert len({r.detail for r in reports}) == 1
     assert worker.started == 1
@@ -137,26 +137,26 @@ def test_requests_are_served_by_one_child(worker: Worker) -> None:
 def test_every_end_is_a_typed_report_and_the_next_request_works(
     worker: Worker, what: str, outcome: Outcome, said: str
 ) -> None:
-    report = worker.request(job(what), 30)
+    report = worker.request(job(what), Limits())
     assert report.outcome is outcome
     assert said in report.detail
-    assert worker.request(job("fine"), 30).outcome is Outcome.CORRECT
+    assert worker.request(job("fine"), Limits()).outcome is Outcome.CORRECT
 
 
 def test_a_hang_is_killed_and_replaced(worker: Worker) -> None:
-    first = int(worker.request(job("fine"), 30).detail)
-    report = worker.request(job("hang"), 0.2)
+    first = int(worker.request(job("fine"), Limits()).detail)
+    report = worker.request(job("hang"), Limits(0.05, 0.05, 0.05, 0.05))
     assert report.outcome is Outcome.TIMEOUT
     assert "0.2 s" in report.detail
     assert not alive(first)
-    assert int(worker.request(job("fine"), 30).detail) != first
+    assert int(worker.request(job("fine"), Limits()).detail) != first
 
 
 def test_what_the_child_started_dies_with_it(worker: Worker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     worker.start()
     done: list[Report] = []
-    thread = threading.Thread(target=lambda: done.append(worker.request(job("grandchild", str(note)), 60)))
+    thread = threading.Thread(target=lambda: done.append(worker.request(job("grandchild", str(note)), Limits())))
     thread.start()
     assert eventually(lambda: note.exists() and note.read_text() != "")
     pid = int(note.read_text())
@@ -168,17 +168,17 @@ def test_what_the_child_started_dies_with_it(worker: Worker, tmp_path: Path) -> 
 
 
 def test_a_sticky_error_ends_the_child_after_its_report(worker: Worker) -> None:
-    first = int(worker.request(job("fine"), 30).detail)
-    report = worker.request(job("sticky"), 30)
+    first = int(worker.request(job("fine"), Limits()).detail)
+    report = worker.request(job("sticky"), Limits())
     assert (report.outcome, report.detail) == (Outcome.LAUNCH, "an illegal address")
     assert worker.pid is None
-    assert int(worker.request(job("fine"), 30).detail) != first
+    assert int(worker.request(job("fine"), Limits()).detail) != first
     assert worker.started == 2
 
 
 def test_children_are_renewed_after_the_engines_own_number_of_requests(engine: str) -> None:
     with Worker(engine, {"renew_after": 3}) as w:
-        pids = [w.request(job("fine"), 30).detail for _ in range(7)]
+        pids = [w.request(job("fine"), Limits()).detail for _ in range(7)]
     assert [len(set(pids[i : i + 3])) for i in (0, 3, 6)] == [1, 1, 1]
     assert len(set(pids)) == 3
 
@@ -205,7 +205,7 @@ def test_an_engine_that_does_not_come_up(engine: str, fail: str, said: str) -> N
         with pytest.raises(ToolchainError, match=said):
             w.start()
         with pytest.raises(ToolchainError, match=said):  # no kernel is to blame: no trial may be spent on it
-            w.request(job("fine"), 30)
+            w.request(job("fine"), Limits())
 
 
 def test_a_module_that_does_not_exist() -> None:
@@ -214,17 +214,17 @@ def test_a_module_that_does_not_exist() -> None:
 
 
 def test_an_unpicklable_job_is_reported(worker: Worker) -> None:
-    report = worker.request(job("fine"), 30)
+    report = worker.request(job("fine"), Limits())
     assert report.outcome is Outcome.CORRECT
     bad = job("fine")
     object.__setattr__(bad, "seed", lambda: 0)
-    report = worker.request(bad, 30)
+    report = worker.request(bad, Limits())
     assert report.outcome is Outcome.INFRASTRUCTURE
     assert "cannot be sent" in report.detail
 
 
 def test_the_child_ignores_ctrl_c(worker: Worker) -> None:
-    assert worker.request(job("interrupt"), 30).outcome is Outcome.CORRECT
+    assert worker.request(job("interrupt"), Limits()).outcome is Outcome.CORRECT
 
 
 def test_ctrl_c_in_the_parent_never_mixes_up_answers(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_ctrl_c_in_the_parent_never_mixes_up_answers(worker: Worker, monkeypatch
 
     monkeypatch.setattr(type(worker._pipe), "poll", lambda self, timeout=0.0: interrupted(timeout))
     with pytest.raises(KeyboardInterrupt):
-        worker.request(job("fine"), 30)
+        worker.request(job("fine"), Limits())
     monkeypatch.undo()
     assert worker.pid is None
     assert first is not None
@@ -260,7 +260,7 @@ def test_a_child_outlives_the_thread_that_first_asked_for_it(worker: Worker) -> 
     thread.start()
     thread.join()
     pid = worker.pid
-    assert worker.request(job("fine"), 30).detail == str(pid)
+    assert worker.request(job("fine"), Limits()).detail == str(pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -272,12 +272,13 @@ def test_the_child_dies_with_its_parent(engine: str, tmp_path: Path, what: str) 
         import sys, threading
         sys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parent)!r}]
         from test_worker_process import job
+        from gemmtune.device.base import Limits
         from gemmtune.device.worker import Worker
         w = Worker({engine!r})
         w.start()
         print(w.pid, flush=True)
         if {what!r} == "hang":
-            w.request(job("hang"), 600)
+            w.request(job("hang"), Limits())
         threading.Event().wait()
         """
     )

@@ -15,7 +15,7 @@ from gemmtune import device as device_room
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
-from gemmtune.device.base import Job, Measurement, Outcome, Report, Verification
+from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report, Verification
 from gemmtune.pack.check import check_pack
 from gemmtune.pack.format import PackData, sha256, write_pack
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Table, row_of
@@ -77,7 +77,7 @@ class Bench:
     def environment(self) -> dict[str, str]:
         return {}
 
-    def run(self, job: Job, timeout: float) -> Report:
+    def run(self, job: Job, limits: Limits) -> Report:
         self.jobs.append(job)
         right = self.outcome is Outcome.CORRECT
         proof = Verification(right, 1e-4, 1e-3, 0.1, (), 1.0)

@@ -17,7 +17,7 @@ from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.codegen.render import render
 from gemmtune.db import History
 from gemmtune.db.records import KernelData, MeasurementData, StudySpec, TrialResult
-from gemmtune.device.base import Job, Measurement, Outcome, Report
+from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report
 from gemmtune.pack.export import export_pack
 from gemmtune.pack.format import read_pack
 from gemmtune.pack.ranges import spans
@@ -245,7 +245,7 @@ class Meter:
     def environment(self) -> dict[str, str]:
         return {"driver": "580"}
 
-    def run(self, job: Job, timeout: float) -> Report:
+    def run(self, job: Job, limits: Limits) -> Report:
         self.jobs.append(job)
         m = job.problem.axes["m"]
         ratio = self.ratio(m)

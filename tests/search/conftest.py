@@ -104,7 +104,7 @@ class FakeDevice:
     versions: dict = field(default_factory=lambda: {"driver": "1"})
     jobs: list = field(default_factory=list)
     compared: list = field(default_factory=list)
-    timeouts: list = field(default_factory=list)
+    limits: list = field(default_factory=list)
     closed: bool = False
 
     @property
@@ -118,9 +118,9 @@ class FakeDevice:
     def environment(self):
         return self.versions
 
-    def run(self, job, timeout):
+    def run(self, job, limits):
         self.jobs.append(job)
-        self.timeouts.append(timeout)
+        self.limits.append(limits)
         outcome = self.outcomes(job.kernel.configuration) if self.outcomes else Outcome.CORRECT
         if outcome not in (Outcome.CORRECT, Outcome.ABANDONED):
             return Report(outcome, f"It was {outcome}.")

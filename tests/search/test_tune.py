@@ -10,7 +10,7 @@ from sqlalchemy import text
 from gemmtune.codegen.kernel import KernelResources
 from gemmtune.codegen.pool import CompileTimeout
 from gemmtune.db import History
-from gemmtune.device.base import Outcome
+from gemmtune.device.base import Limits, Outcome
 from gemmtune.search.events import Silent
 from gemmtune.search.study import tune
 from gemmtune.space import families as registry
@@ -254,8 +254,8 @@ def test_a_missing_toolchain_ends_the_study_and_leaves_no_claims(problem, fake_d
 def test_the_time_limit_of_a_trial_shrinks_to_a_multiple_of_the_quickest(problem, fake_device, history):
     device = fake_device()
     tune(problem, device, trials=5, history=history)
-    assert device.timeouts[0] == 180
-    assert all(30 <= t < 60 for t in device.timeouts[1:])
+    assert device.limits[0] == Limits()
+    assert all(5 <= limits.verify < 10 for limits in device.limits[1:])
 
 
 def test_jobs_know_the_best_so_far_and_have_seeds_of_their_own(problem, fake_device, history):
@@ -279,10 +279,10 @@ def killed_after(n, fake_device, kind="emulator", error=Kill):
     device = fake_device(kind=kind)
     run = device.run
 
-    def dying(job, timeout):
+    def dying(job, limits):
         if len(device.jobs) == n:
             raise error
-        return run(job, timeout)
+        return run(job, limits)
 
     device.run = dying
     return device
@@ -426,12 +426,12 @@ def test_an_empty_space_names_the_rules_that_emptied_it(problem, toy, fake_devic
 
 def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_path):
     class Filling(fake_device):
-        def run(self, job, timeout):
+        def run(self, job, limits):
             if len(self.jobs) == 6:
                 with history.writing() as session:
                     pages = session.scalar(text("PRAGMA page_count"))
                     session.execute(text(f"PRAGMA max_page_count = {pages}"))
-            return super().run(job, timeout)
+            return super().run(job, limits)
 
     with pytest.raises(DatabaseError, match=r"The disk of .*h\.db is full: free some space"):
         tune(problem, Filling(), history=history, trials=20, strategy="random")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gemmtune.device import open_device
-from gemmtune.device.base import Job, Outcome
+from gemmtune.device.base import Job, Limits, Outcome
 from gemmtune.device.cuda import CudaDevice
 from gemmtune.device.worker import Worker
 from gemmtune.space.gemm import Gemm
@@ -29,19 +29,19 @@ def worker(needs_gpu: None) -> Iterator[Worker]:
 def test_a_dying_kernel_is_a_launch_report_and_the_next_one_works(
     worker: Worker, planted: Callable[..., Job], before: str
 ) -> None:
-    report = worker.request(planted(PROBLEM, before=before), 120)
+    report = worker.request(planted(PROBLEM, before=before), Limits())
     assert report.outcome is Outcome.LAUNCH
     assert "died while it ran" in report.detail
     assert worker.pid is None
-    assert worker.request(planted(PROBLEM, measure=False), 120).outcome is Outcome.CORRECT
+    assert worker.request(planted(PROBLEM, measure=False), Limits()).outcome is Outcome.CORRECT
 
 
 def test_a_spinning_kernel_times_out(worker: Worker, planted: Callable[..., Job]) -> None:
-    assert worker.request(planted(PROBLEM, measure=False), 120).outcome is Outcome.CORRECT
+    assert worker.request(planted(PROBLEM, measure=False), Limits()).outcome is Outcome.CORRECT
     spin = "while (*reinterpret_cast<volatile u32*>(counters) == 0u) {}"
-    report = worker.request(planted(PROBLEM, before=spin), 5)
+    report = worker.request(planted(PROBLEM, before=spin), Limits(verify=5))
     assert report.outcome is Outcome.TIMEOUT
-    assert worker.request(planted(PROBLEM, measure=False), 120).outcome is Outcome.CORRECT
+    assert worker.request(planted(PROBLEM, measure=False), Limits()).outcome is Outcome.CORRECT
 
 
 def test_the_device_says_what_it_is(gpu: Gpu) -> None:

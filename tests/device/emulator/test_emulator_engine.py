@@ -12,7 +12,7 @@ import pytest
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
 from gemmtune.codegen.render import TEMPLATES, render
-from gemmtune.device.base import Job, Outcome
+from gemmtune.device.base import Job, Limits, Outcome
 from gemmtune.device.emulator import EmulatorDevice
 from gemmtune.device.emulator.engine import EmulatorEngine
 from gemmtune.space import families
@@ -71,7 +71,7 @@ def test_a_family_that_only_the_users_program_knows_is_estimated_too(
     monkeypatch.setitem(families.FAMILIES, "mine", Mine())
     asked = job(Gemm(8, 8, 8), configuration=Configuration("mine", ()))
     with closing(EmulatorDevice("h200")) as device:
-        report = device.run(asked, 60)
+        report = device.run(asked, Limits())
         (again,) = device.compare([asked], 60)
     assert report.outcome is Outcome.CORRECT, report.detail
     assert report.measurement == again.measurement is not None
@@ -149,15 +149,15 @@ class TestDevice:
     def test_a_hanging_kernel_costs_one_report(self) -> None:
         device = EmulatorDevice("h200")
         try:
-            assert device.run(job(Gemm(16, 16, 16)), 60).outcome is Outcome.CORRECT
+            assert device.run(job(Gemm(16, 16, 16)), Limits()).outcome is Outcome.CORRECT
             hang = job(
                 Gemm(16, 16, 16), ("const Epilogue epilogue", 'while (m) asm volatile(""); const Epilogue epilogue')
             )
-            assert device.run(hang, 3).outcome is Outcome.TIMEOUT
+            assert device.run(hang, Limits(load=1, verify=1, measure=1)).outcome is Outcome.TIMEOUT
             crash = job(
                 Gemm(16, 16, 16), ("const Epilogue epilogue", "emu::current = nullptr; const Epilogue epilogue")
             )
-            assert device.run(crash, 60).outcome is Outcome.LAUNCH
+            assert device.run(crash, Limits()).outcome is Outcome.LAUNCH
             reports = device.compare([job(Gemm(16, 16, 16))] * 2, 60)
             assert [r.outcome for r in reports] == [Outcome.CORRECT] * 2
         finally:
