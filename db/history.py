@@ -25,6 +25,7 @@ from gemmtune.db.records import (
     StudyRecord,
     StudySpec,
     TrialRecord,
+    VerificationData,
 )
 from gemmtune.db.study import Study
 from gemmtune.space.errors import DatabaseError
@@ -167,6 +168,14 @@ class History:
         with self.reading() as session:
             return queries.failures(session, Filter(gpu, shape, dtype, family, kind, regime, cache), outcome, limit)
 
+    def outcomes(
+        self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
+        kind: str | None = None, regime: str | None = None, cache: str | None = None,
+    ) -> dict[str, int]:  # fmt: skip
+        """How many finished trials ended in each way, the most frequent first; filters as in :meth:`trials`."""
+        with self.reading() as session:
+            return queries.outcomes(session, Filter(gpu, shape, dtype, family, kind, regime, cache))
+
     def trial(self, trial_id: int) -> TrialRecord | None:
         """One trial by its id, or None."""
         with self.reading() as session:
@@ -220,6 +229,11 @@ class History:
         """
         with self.reading() as session:
             return ranking.best_kernels(session, Filter(gpu_key, shape, dtype, family, device_kind, regime, cache))
+
+    def verification(self, trial_id: int) -> VerificationData | None:
+        """The proof of a trial's kernel with every check it consists of, or None where there is none."""
+        with self.reading() as session:
+            return queries.verification(session, trial_id)
 
     def measurements(self, trial_id: int) -> list[MeasurementRecord]:
         """Every measurement of a trial with its samples, in the order they were made."""

@@ -20,6 +20,7 @@ from gemmtune.db.records import (
     StudyRecord,
     Timing,
     TrialRecord,
+    VerificationData,
 )
 from gemmtune.db.store import gpu_from_json, unpack_samples
 from gemmtune.space.dtypes import DTYPES
@@ -244,7 +245,35 @@ def failures(session: Session, wanted: Filter, outcome: str | None, limit: int |
     )
     groups = session.execute(query).all()
     examples = by_id(session, [id_ for *_, id_ in groups])
-    return [FailureGroup(str(out), pattern, n, examples[id_]) for out, pattern, n, id_ in groups]
+
+    def families(out: str, pattern: str) -> dict[str, int]:
+        alike = select(m.Trial.family, count).where(*conditions, m.Trial.outcome == out, m.Trial.pattern == pattern)
+        rows = session.execute(alike.group_by(m.Trial.family).order_by(count.desc(), m.Trial.family))
+        return {str(family): n for family, n in rows}
+
+    return [FailureGroup(out, pat, n, examples[id_], families(out, pat)) for out, pat, n, id_ in groups if out]
+
+
+def outcomes(session: Session, wanted: Filter) -> dict[str, int]:
+    """How many finished trials ended in each way, the most frequent first."""
+    count = func.count()
+    conditions: list[ColumnElement[bool]] = [m.Trial.outcome.is_not(None)]
+    if wanted.family is not None:
+        conditions.append(m.Trial.family == wanted.family)
+    if replace(wanted, family=None) != Filter():
+        conditions.append((m.Trial.study_id + 0).in_(wanted.studies(session)))  # see failures()
+    query = select(m.Trial.outcome, count).where(*conditions).group_by(m.Trial.outcome)
+    return {str(out): n for out, n in session.execute(query.order_by(count.desc(), m.Trial.outcome))}
+
+
+def verification(session: Session, trial_id: int) -> VerificationData | None:
+    """The proof of a trial's kernel with every check it consists of, or None."""
+    row = session.get(m.Verification, trial_id)
+    if row is None:
+        return None
+    return VerificationData(
+        row.passed, row.rel_error, row.error_bound, row.excess, tuple(row.checks), row.coverage, row.detail
+    )
 
 
 def find(session: Session, wanted: Filter, configuration_key: str) -> list[TrialRecord]:

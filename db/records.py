@@ -246,12 +246,15 @@ class StudyRecord:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Trials that failed in the same way: the detail with its numbers blanked, how many, and the latest of them."""
+    """Trials that failed in the same way: the detail with its numbers blanked, how many, the latest of them, and how
+    many there are of each family.
+    """
 
     outcome: str
     pattern: str
     count: int
     example: TrialRecord
+    families: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,23 @@ def say(text: str, hanging: int = 0) -> None:
     print(_wrapped(text, hanging, sys.stdout))
 
 
+def heading(text: str) -> None:
+    """Print one line that stands out on a terminal."""
+    if not is_terminal():
+        print(text)
+        return
+    from rich.text import Text
+
+    console().print(Text(text, style="bold"))
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and values as two columns; on a terminal long values are wrapped below themselves."""
+    widest = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        say(f"{name:{widest}}  {value}", hanging=widest + 2)
+
+
 def _wrapped(text: str, hanging: int, stream: TextIO) -> str:
     if not is_terminal(stream):
         return text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from gemmtune.cli import inputs, options, output
+from gemmtune.cli import failed_trials, inputs, options, output
 from gemmtune.cli.groups import group
 from gemmtune.space.errors import ProblemError
 
@@ -56,6 +56,7 @@ def best(
         return
     columns = [
         output.Column("rank", right=True),
+        output.Column("id", right=True),
         output.Column("us", right=True),
         output.Column("ratio", right=True),
         output.Column("error/bound", right=True),
@@ -66,7 +67,7 @@ def best(
         records,
         columns,
         lambda r: [
-            str(r.rank or ""), _time(r), output.ratio(r.timing.ratio if r.timing else None),
+            str(r.rank or ""), str(r.id), _time(r), output.ratio(r.timing.ratio if r.timing else None),
             f"{output.small(r.rel_error)}/{output.small(r.error_bound)}", _registers(r), r.configuration,
         ],
     )  # fmt: skip
@@ -99,6 +100,7 @@ def trials(
         print("No trial fits: widen the query, or make some with 'gemmtune tune MxNxK'.")
         return
     columns = [
+        output.Column("id", right=True),
         output.Column("study", right=True),
         output.Column("trial", right=True),
         output.Column("outcome"),
@@ -112,7 +114,7 @@ def trials(
         records,
         columns,
         lambda r: [
-            str(r.study_id), str(r.number), r.outcome.replace("_", " "), _time(r),
+            str(r.id), str(r.study_id), str(r.number), r.outcome.replace("_", " "), _time(r),
             output.ratio(r.timing.ratio if r.timing else None), _registers(r),
             f"{r.seconds.get('wall', 0.0):.2f}", r.configuration,
         ],
@@ -121,7 +123,7 @@ def trials(
         output.say(f"At most {limit} trials are shown: --limit N shows more.")
 
 
-@app.command(short_help="What went wrong, by kind.")
+@app.command(short_help="What went wrong, by reason, and what to do.")
 def failures(
     gpu: Gpu = None,
     shape: Shape = None,
@@ -132,35 +134,35 @@ def failures(
     form: Form = "table",
     db: options.Database = None,
 ) -> None:
-    """What went wrong: failed trials, those of one kind together with the latest of them."""
+    """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next."""
     kind = _form(form)
     from gemmtune.db import History
 
     with History(db, create=False) as history:
-        groups = history.failures(
-            gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
-        )
+        narrow: dict[str, Any] = {"gpu": gpu, "shape": _shape(shape), "dtype": dtype, "family": family}
+        groups = history.failures(**narrow, outcome=_outcome(outcome), limit=limit)
+        counts = history.outcomes(**narrow)
+    failed = sum(n for name, n in counts.items() if name != "correct" and outcome in (None, name))
     if kind != "table":
-        output.show_data([{"count": g.count, "pattern": g.pattern, **trial_data(g.example)} for g in groups], kind)
+        data = [
+            {
+                "count": g.count,
+                "share": g.count / failed,
+                "families": dict(g.families),
+                "pattern": g.pattern,
+                "next": failed_trials.next_step(g.outcome, g.example.id, db),
+                **trial_data(g.example),
+            }
+            for g in groups
+        ]
+        output.show_data(data, kind)
         return
     if not groups:
         _check_family(family)
-        print("No failed trial fits.")
+        trials_there = sum(counts.values())
+        print("No failed trial fits." if trials_there else "No trial fits: widen the query, or run 'gemmtune tune'.")
         return
-    columns = [
-        output.Column("count", right=True),
-        output.Column("outcome"),
-        output.Column("problem"),
-        output.Column("latest example", long=True),
-    ]
-    rows = [
-        [
-            str(g.count), g.outcome.replace("_", " "), g.example.problem_key,
-            f"{g.example.detail or '-'} [{g.example.configuration}]",
-        ]
-        for g in groups
-    ]  # fmt: skip
-    output.show_table(columns, rows)
+    failed_trials.show(groups, counts, failed, db)
 
 
 @app.command(short_help="The studies and their progress.")
@@ -274,6 +276,8 @@ def trial_data(record: TrialRecord) -> dict[str, Any]:
     t = record.timing
     return {
         "rank": record.rank,
+        "id": record.id,
+        "uuid": record.uuid,
         "study": record.study_id,
         "trial": record.number,
         "problem": record.problem_key,
@@ -300,6 +304,7 @@ def trial_data(record: TrialRecord) -> dict[str, Any]:
         "coverage": record.coverage,
         "registers": record.registers,
         "spill_bytes": record.spill_bytes,
+        "stack_bytes": record.stack_bytes,
         "shared_bytes": record.shared_bytes,
         "cubin_sha256": record.cubin_sha256,
         "nvrtc": record.nvrtc,
