@@ -11,6 +11,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from gemmtune.device.image import damage
@@ -80,8 +81,8 @@ class PreparedLaunch:
     """
 
     __slots__ = (
+        "_call",
         "_lock",
-        "_low_bits",
         "_packed",
         "_pointer_slots",
         "_scalar_slots",
@@ -115,9 +116,10 @@ class PreparedLaunch:
                 self._scratch_slots.append((index, 0 if argument.kind == "workspace" else 1))
             words.append(word)
         self.pointer_names = tuple(name for name, _ in slots)
-        self._pointer_slots = tuple(index for _, index in slots)
-        self._low_bits = tuple(words[index] & POINTER_BITS for index in self._pointer_slots)
+        self._pointer_slots = tuple((index, words[index] & POINTER_BITS) for _, index in slots)
         self._packed = Packed(words)
+        # All but stream and arguments is bound once: looking it up again would cost a call a microsecond.
+        self._call = partial(kernel.launch_kernel, kernel.function, *self.grid, *recipe.block, kernel.shared)
         self._lock = threading.Lock()
 
     def launch(self, stream: int, scratch: Scratch | None = None) -> None:
@@ -146,7 +148,7 @@ class PreparedLaunch:
         """
         words = self._packed.words
         with self._lock:
-            for index, low, address in zip(self._pointer_slots, self._low_bits, addresses, strict=True):
+            for (index, low), address in zip(self._pointer_slots, addresses, strict=True):
                 if address & POINTER_BITS != low:
                     raise LaunchError(
                         f"Address {address:#x} ends in other bits than the one this launch was prepared for: "
@@ -169,12 +171,10 @@ class PreparedLaunch:
             where = scratch.reserve(self.workspace_bytes, self.counter_bytes)
             for index, which in self._scratch_slots:
                 packed.words[index] = where[which]
-        kernel = self.kernel
-        x, y, z = self.grid
-        bx, by, bz = kernel.recipe.block
         try:
-            kernel.launch_kernel(kernel.function, x, y, z, bx, by, bz, kernel.shared, stream, packed.address, 0)
+            self._call(stream, packed.address, 0)
         except RuntimeError as error:  # CUDADriverError is one
+            kernel = self.kernel
             raise LaunchError(
                 f"Kernel {kernel.recipe.entry} was refused with grid {self.grid}, block {kernel.recipe.block} and "
                 f"{kernel.shared} bytes of shared memory: {error}."

@@ -37,11 +37,10 @@ def launch_breakdown(
     runtime = require_cupy().cuda.runtime
     prepared = kernel.prepare(env, pointers)
     addresses = [pointers[name] for name in prepared.pointer_names]
-    x, y, z = prepared.grid
-    block, packed = kernel.recipe.block, prepared._packed
+    driver, packed = prepared._call, prepared._packed
 
     def bare() -> None:
-        kernel.launch_kernel(kernel.function, x, y, z, *block, kernel.shared, stream, packed.address, 0)
+        driver(stream, packed.address, 0)
 
     parts: dict[str, Callable[[], object]] = {
         "prepare": lambda: kernel.prepare(env, pointers),

@@ -138,7 +138,7 @@ class CupyArrays(Arrays):
             if t.name != "tf32":
                 self._types[t.name] = t.np
                 self._dtypes[t.np] = t.name
-        self._empty = module.empty
+        self._empty = module.ndarray  # what cupy.empty calls, less its own microsecond
         self._stream = module.cuda.get_current_stream
         self._device = module.cuda.runtime.getDevice
 
@@ -182,7 +182,7 @@ class CupyArrays(Arrays):
 
     def current_device(self) -> int:
         """The current device's index."""
-        return int(self._device())
+        return self._device()  # type: ignore[no-any-return]
 
     def on_device(self, device: int) -> AbstractContextManager[Any]:
         """Makes a device current."""
@@ -203,17 +203,22 @@ class TorchArrays(Arrays):
         super().__init__(module)
         self._types = {"fp32": module.float32, "fp16": module.float16, "bf16": module.bfloat16}
         self._dtypes = {dtype: name for name, dtype in self._types.items()}
-        # The public call builds a Stream object each time (about a microsecond); torch's own compiled code uses this.
-        raw = getattr(getattr(module, "_C", None), "_cuda_getCurrentRawStream", None)
+        # The public calls cost a microsecond more (a Stream object, a check of what is long set up); torch's own
+        # compiled code uses these.
+        core = getattr(module, "_C", None)
+        raw = getattr(core, "_cuda_getCurrentRawStream", None)
         self._raw_stream = raw or (lambda device: module.cuda.current_stream(device).cuda_stream)
+        self._device = getattr(core, "_cuda_getDevice", None) or module.cuda.current_device
+        self._grad = module.is_grad_enabled
 
     def read(self, array: Any) -> tuple[Signature, int]:
         """Signature and address of an array."""
-        if not array.is_cuda:
+        device = array.get_device()
+        if device < 0 or not array.is_cuda:
             raise ArrayError(
                 f"A tensor of shape {tuple(array.shape)} is on {array.device}: move it to the GPU with .cuda()."
             )
-        if array.requires_grad and self._module.is_grad_enabled():
+        if array.requires_grad and self._grad():
             raise ArrayError(
                 f"A tensor of shape {tuple(array.shape)} requires a gradient, which a pack does not compute: "
                 f"detach it, or call under torch.no_grad()."
@@ -222,7 +227,7 @@ class TorchArrays(Arrays):
             raise ArrayError(
                 f"A tensor of shape {tuple(array.shape)} is a lazily negated view: call .resolve_neg() on it."
             )
-        return (array.shape, array.stride(), array.dtype, array.get_device()), array.data_ptr()
+        return (array.shape, array.stride(), array.dtype, device), array.data_ptr()
 
     def address(self, array: Any) -> int:
         """The address of an array."""
@@ -234,7 +239,7 @@ class TorchArrays(Arrays):
 
     def empty(self, like: Any, shape: tuple[int, int], dtype: str) -> Any:
         """A new array."""
-        return self._module.empty(shape, dtype=self._types[dtype], device=like.device)
+        return like.new_empty(shape, dtype=self._types[dtype])
 
     def zeros(self, like: Any, shape: tuple[int, int], dtype: str) -> Any:
         """A new array of zeros."""
@@ -250,7 +255,7 @@ class TorchArrays(Arrays):
 
     def stream(self, device: int) -> int:
         """The current stream's address."""
-        return int(self._raw_stream(device))
+        return self._raw_stream(device)  # type: ignore[no-any-return]
 
     def wait(self) -> None:
         """Wait for the current stream."""
@@ -258,7 +263,7 @@ class TorchArrays(Arrays):
 
     def current_device(self) -> int:
         """The current device's index."""
-        return int(self._module.cuda.current_device())
+        return self._device()  # type: ignore[no-any-return]
 
     def on_device(self, device: int) -> AbstractContextManager[Any]:
         """Makes a device current."""

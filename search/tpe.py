@@ -2,7 +2,8 @@
 
 Optuna lives in memory only: one study, asked and told, and rebuilt from recorded trials on resume. Each family's knobs
 are parameters of their own (``family`` first, then ``family.knob``). Optuna cannot know which combinations are valid:
-an invalid or repeated proposal is told at once, costs no budget, and after a number of them a neighbour is taken.
+an invalid proposal is told at once, and the nearest valid configuration tried in its place; a repeated one is told, and
+after a number of them a neighbour of the best is taken. Neither costs any budget.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KNOWN = 8
 START = 12
 """Starting points: as many as are in flight before the first result is known."""
 RETRIES = 20
-"""Invalid or repeated proposals in a row before a neighbour is taken."""
+"""Repeated or hopelessly invalid proposals in a row before a neighbour of the best is taken."""
 LESSONS = 600
 """Invalid proposals that Optuna learns from; the time of each later proposal grows with their number."""
 WARM = 5
@@ -70,19 +71,27 @@ class Tpe(Strategy):
         return self._any_unseen() if neighbour is None else neighbour
 
     def _ask(self) -> int | None:
-        """One proposal of Optuna's; None where it was invalid or seen, and Optuna told so."""
+        """One proposal of Optuna's, mended where it was invalid; None where that fails or it was seen."""
         trial = self._study.ask()
         configuration = self._suggest(trial)
         try:
             index = self.space.index(configuration)
         except ConfigurationError:
             self._tell_invalid(trial)
-            return None
+            return self._repaired(configuration)
         if index in self.seen:
             self._study.tell(trial, state=TrialState.FAIL)
             return None
         self._asked = trial
         return index
+
+    def _repaired(self, configuration: Configuration) -> int | None:
+        """A valid, unseen configuration that differs from an invalid one in one knob; None where there is none.
+
+        Most of a proposal is what Optuna has learned, and another proposal costs tens of milliseconds.
+        """
+        near = sorted(set(self.space.around(configuration)) - self.seen)
+        return int(self.rng.choice(near)) if near else None
 
     def _tell_invalid(self, trial: Trial) -> None:
         self._invalid += 1

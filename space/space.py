@@ -153,6 +153,26 @@ class Space(Sequence[Configuration]):
         found = (_find(codes, c) for c in near)
         return sorted(self._starts[number] + position for position in found if position is not None)
 
+    def around(self, configuration: Configuration) -> list[int]:
+        """Numbers of the valid configurations that differ from any of the raw product, valid or not, in one knob.
+
+        Raises:
+            ConfigurationError: its family, its knobs or their values are not of this space.
+        """
+        number = self._family_number(configuration.family, ConfigurationError)
+        join, codes = self._joins[number], self._enumerations[number].codes
+        code = self._code(join, configuration)
+        if code is None:
+            raise ConfigurationError(f"Configuration '{configuration}' has other knobs or values than this space.")
+        near: list[int] = []
+        for name, size in join.sizes.items():
+            stride = join.strides[name]
+            digit = code // stride % size
+            near += [code + (other - digit) * stride for other in range(size) if other != digit]
+        positions = np.minimum(np.searchsorted(codes, near), max(0, len(codes) - 1))
+        found = positions[codes[positions] == near] if len(codes) else positions[:0]
+        return sorted(self._starts[number] + int(position) for position in found)
+
     # ----------------------------------------------------------------------------------------------------- helpers
 
     def _family_number(self, name: str, error: type[UnknownNameError | ConfigurationError]) -> int:

@@ -58,11 +58,12 @@ class GuardedScratch:
         )
 
     def prepare(self, workspace: int, counters: int) -> None:
-        """Fresh buffers of exactly these sizes, so that a write one byte beyond is seen."""
+        """Fresh buffers of exactly these sizes, guard zones too, so that a write one byte beyond is seen."""
         self._workspace = _resized(self._workspace, workspace)
         self._counters = _resized(self._counters, counters)
-        if self._workspace:
-            poison(self._workspace.address, workspace)
+        for memory in (self._workspace, self._counters):
+            if memory:
+                memory.poison()
         if self._counters:
             cupy = require_cupy()
             cupy.cuda.runtime.memsetAsync(self._counters.address, 0, counters, cupy.cuda.get_current_stream().ptr)
