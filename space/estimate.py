@@ -19,7 +19,7 @@ from gemmtune.space.family import Family, Traits
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
-_LAUNCH_US = 2.0
+LAUNCH_US = 2.0
 """From launch to the first instruction, and from the last to the end of the kernel, in a stream of launches."""
 _LATENCY_S = 700e-9
 """A load from device memory under load (H100-class parts measure 600 to 800 ns)."""
@@ -156,7 +156,7 @@ def estimate_traits(
     body = max(compute, memory, l2) + 0.15 * (compute + memory + l2 - max(compute, memory, l2)) + exposed
     fill = _LATENCY_S * -(-blocks // (gpu.sms * resident))  # the first tile of a block waits for its loads in full
     return Estimate(
-        us=_LAUNCH_US + 1e6 * (body + fill),
+        us=LAUNCH_US + 1e6 * (body + fill),
         floor_us=floor,
         compute_us=1e6 * compute,
         memory_us=1e6 * memory,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, database, devices, output, packs, query, tune
+from gemmtune.cli import bench, database, devices, doctor, output, packs, query, tune
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -44,6 +44,7 @@ app.add_typer(query.app, name="query", short_help="Read the history: best, trial
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
+app.command("doctor", short_help="Check this machine, and whether a problem suits it.")(doctor.doctor)
 app.command("devices", short_help="GPUs, toolchain, what each family can do here.")(devices.devices)
 
 
