@@ -21,7 +21,7 @@ from typing import Any
 
 from gemmtune.device.base import Measurement, Regime
 from gemmtune.device.cuda.nvml import Monitor
-from gemmtune.device.statistics import median_interval
+from gemmtune.device.statistics import is_multimodal, median_interval
 from gemmtune.device.toolchain import require_cupy
 
 GRAPH_US = 2500.0
@@ -32,6 +32,12 @@ TIGHT = 0.005
 """Half-width of the ratio's interval, relative, at which repeating stops."""
 BEATEN = 0.33
 """A kernel whose ratio surely lies below this fraction of the best one's is abandoned."""
+UNSTABLE = 0.1
+"""Relative half-width of the ratio's interval above which, repeats spent, a time is no answer."""
+THERMAL = frozenset({"thermal (software)", "thermal (hardware)"})
+"""What says that the card ran too hot, in :mod:`gemmtune.device.cuda.nvml`'s words."""
+LEVELS_APART = 0.02
+"""Relative distance between two levels of a ratio from which on its median is no answer: less is lost in the noise."""
 SETTLE = 0.4
 """Seconds of untimed running in one half round, shared by all that is compared for the record."""
 FAR = 4.0
@@ -123,7 +129,12 @@ class Stopwatch:
         self._monitor = monitor
         self._events = [require_cupy().cuda.Event() for _ in range(2)]
         self.clock_mhz: float | None = None
-        self.throttle = ""
+        self._throttles: dict[str, None] = {}
+
+    @property
+    def throttle(self) -> str:
+        """Everything that held the clock down at any reading, in words, comma-separated."""
+        return ", ".join(self._throttles)
 
     def once(self, action: Callable[[], None]) -> float:
         """Microseconds of whatever ``action`` enqueues."""
@@ -180,7 +191,7 @@ class Stopwatch:
     def _read_clock(self) -> None:
         if self._monitor is not None:
             self.clock_mhz = self._monitor.clock_mhz()
-            self.throttle = self._monitor.throttle()
+            self._throttles.update(dict.fromkeys(word for word in self._monitor.throttle().split(", ") if word))
 
 
 def interleave(
@@ -217,3 +228,39 @@ def measurement(kernel: Series, baseline: Series, watch: Stopwatch) -> Measureme
         samples=tuple(kernel.samples), baseline_samples=tuple(baseline.samples),
         clock_mhz=watch.clock_mhz, throttle=watch.throttle,
     )  # fmt: skip
+
+
+def disturbance(measured: Measurement) -> str:
+    """Why a measurement is no answer, as a sentence; empty where it is one.
+
+    The card ran too hot (a power cap is its normal state and does not count); or the ratio varies beyond
+    :data:`UNSTABLE`; or it has two levels (:func:`gemmtune.device.statistics.is_multimodal`), the halves of its samples
+    :data:`LEVELS_APART`. Two levels that are the two halves of every round are what the one order of running gives
+    and the other does not; each stands for half of the samples at all times, and so their middle is an answer.
+    """
+    hot = [reason for reason in measured.throttle.split(", ") if reason in THERMAL]
+    if hot:
+        return f"The GPU ran too hot while it was timed and lowered its clock: {', '.join(hot)}."
+    assert measured.ratio is not None  # noqa: S101 - every interleaved measurement has one, and its interval
+    assert measured.ratio_low is not None  # noqa: S101
+    assert measured.ratio_high is not None  # noqa: S101
+    spread = (measured.ratio_high - measured.ratio_low) / 2 / measured.ratio
+    if spread > UNSTABLE:
+        return f"Its ratio to the baseline varies by {100 * spread:.0f} % over {len(measured.samples)} samples."
+    found = [b / k for b, k in zip(measured.baseline_samples, measured.samples, strict=False)]
+    ordered = sorted(found)
+    half = len(ordered) // 2
+    if not half:
+        return ""
+    low, high = median_interval(ordered[:half]).median, median_interval(ordered[-half:]).median
+    if high - low < LEVELS_APART * measured.ratio or not is_multimodal(found) or _is_order(found, (low + high) / 2):
+        return ""
+    return f"Its ratio to the baseline has two levels over {len(found)} samples, about {low:.3f} and {high:.3f}."
+
+
+def _is_order(found: Sequence[float], middle: float) -> bool:
+    """Whether samples above and below ``middle`` are those of the one and the other half of the rounds."""
+    there = [index % 2 == 0 for index in range(len(found))]
+    above = [way for way, ratio in zip(there, found, strict=True) if ratio > middle]
+    below = [way for way, ratio in zip(there, found, strict=True) if ratio <= middle]
+    return bool(above and below) and abs(sum(above) / len(above) - sum(below) / len(below)) > 2 / 3
