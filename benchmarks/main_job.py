@@ -2,7 +2,7 @@
 
 Times the kernels of an exported pack, all in this one run, beside cuBLAS and the naive kernel; then loads the pack, as
 a program would, calls it on torch tensors and CuPy arrays of every problem and compares the results with float64. The
-calls, and where the host time of one goes (a small problem, so that the GPU keeps up), stand in the file's ``summary``.
+calls stand in the file's ``summary``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 import gemmtune
 from gemmtune.device.verify import Limits, compare
-from gemmtune.pack.profile import profile
 from gemmtune.search.benchmark import benchmark, write_result_file
 from gemmtune.search.results import save
 from gemmtune.space.errors import GemmtuneError
@@ -26,7 +25,6 @@ from gemmtune.space.problem import Array
 
 SHAPES = Path(__file__).with_name("main-job.toml")
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
-PROFILED = Gemm(1000, 1000, 1000, dtype="fp32")
 
 
 def problems() -> list[Gemm]:
@@ -35,31 +33,23 @@ def problems() -> list[Gemm]:
     return [Gemm(m, n, k, dtype=dtype) for dtype in DTYPES for m, n, k in shapes]
 
 
-def call_torch(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array, dict[str, float]]:
-    """The pack's product of torch tensors as float32, and, where profiled, host us by stage and torch.mm's own."""
+def call_torch(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> Array:
+    """The pack's product of torch tensors, as float32."""
     import torch
 
     kind = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
     a, b = (torch.from_numpy(inputs[name].astype(np.float32)).cuda().to(kind) for name in "ab")
     d = pack.matmul(a, b.T, precision="tf32" if problem.dtype == "tf32" else "fp32")
-    stages: dict[str, float] = {}
-    if problem == PROFILED:
-        own = profile({}, lambda: torch.mm(a, b.T), torch.cuda.synchronize)["total"]
-        stages = {**pack.profile_call(a, b.T), "torch.mm": own}
-    return d.float().cpu().numpy(), stages
+    return d.float().cpu().numpy()  # type: ignore[no-any-return]
 
 
-def call_cupy(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> tuple[Array, dict[str, float]]:
+def call_cupy(pack: Any, problem: Gemm, inputs: dict[str, Array]) -> Array:
     """The same with CuPy arrays."""
     import cupy
 
     a, b = (cupy.asarray(inputs[name]) for name in "ab")
     d = pack.matmul(a, b.T, precision="tf32" if problem.dtype == "tf32" else "fp32")
-    stages: dict[str, float] = {}
-    if problem == PROFILED:
-        own = profile({}, lambda: cupy.matmul(a, b.T), cupy.cuda.get_current_stream().synchronize)["total"]
-        stages = {**pack.profile_call(a, b.T), "cupy.matmul": own}
-    return cupy.asnumpy(d).astype(np.float32), stages
+    return cupy.asnumpy(d).astype(np.float32)  # type: ignore[no-any-return]
 
 
 def check(problem: Gemm, inputs: dict[str, Array], d: Array) -> tuple[float, float]:
@@ -93,22 +83,19 @@ def main() -> None:
     rows.sort(key=lambda row: order[row.problem.key])
     result = write_result_file(options.output, rows, device="cuda:0")
     pack = gemmtune.load_pack(options.pack)
-    calls, host = [], {}
+    calls = []
     for problem in problems():
         inputs = problem.inputs(seed=11)
         said = pack.explain(problem.m, problem.n, problem.k, dtype=problem.dtype, layout=problem.layout)
         for framework, call in (("torch", call_torch), ("cupy", call_cupy)):
-            d, stages = call(pack, problem, inputs)
-            error, bound = check(problem, inputs, d)
+            error, bound = check(problem, inputs, call(pack, problem, inputs))
             served = "baseline" if said.kernel is None else "kernel"
             calls.append(
                 {"problem": problem.key, "framework": framework, "served_by": served, "rel_error": error,
                  "error_bound": bound}
             )  # fmt: skip
-            if stages:
-                host[framework] = {name: round(us, 2) for name, us in stages.items()}
             print(calls[-1], flush=True)  # noqa: T201
-    summary = {**result.summary, "calls": calls, "host_us_by_stage": host}
+    summary = {**result.summary, "calls": calls}
     save(options.output, replace(result, summary=summary))
 
 

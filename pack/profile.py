@@ -6,8 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
-BATCHES, BATCH = 100, 20
-"""Batches a stage, and calls in each; the GPU is waited for after every batch, since a full queue blocks the host."""
+BATCHES, BATCH = 30, 100
+"""Batches a stage, and calls in each.
+
+The GPU is waited for after every batch, since a full queue blocks the host; and a batch is long, since the first calls
+after a wait find cold caches, as those of a busy program do not.
+"""
 
 
 def profile(
