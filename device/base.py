@@ -96,6 +96,10 @@ class Job:
     traits: Traits | None = None
 
 
+Stage = Literal["load", "verify", "measure"]
+"""The stages of a job, in order; an engine announces each as it begins."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Seconds that each stage of a job may take; the defaults suit a kernel of which nothing is known yet.
@@ -111,8 +115,17 @@ class Limits:
 
     @property
     def total(self) -> float:
-        """Seconds that a job may take in all."""
-        return self.start + self.load + self.verify + self.measure
+        """Seconds that a job may take in all, the replacement of its worker included."""
+        return self.start + self.job
+
+    @property
+    def job(self) -> float:
+        """Seconds that the stages of a job may take together."""
+        return self.load + self.verify + self.measure
+
+    def of(self, stage: Stage) -> float:
+        """Seconds that ``stage`` may take."""
+        return {"load": self.load, "verify": self.verify, "measure": self.measure}[stage]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The child's side of a worker: builds the engine, answers requests one by one, ends when told or orphaned.
 
 Wire format, both ways: pickled tuples over a socket whose other end only the parent holds. The parent trusts its own
-child and the other way round; nothing from outside ever reaches this pipe.
+child and the other way round; nothing from outside ever reaches this pipe. To the child: ``(engine path, options)``,
+then ``(method, arguments)`` for each request. From it: ``("up", has a probe, probes first)`` or why it did not come up;
+then ``("stage", name)`` as a stage begins, and ``("answer", result, is the last, left unusable)``.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ from gemmtune.space.errors import GemmtuneError, LaunchError
 class Engine(Protocol):
     """What runs inside the child; made from its import path and keyword arguments.
 
-    Two optional attributes: ``spent`` (bool), read after every request: True asks for a fresh process (a CUDA context
-    with a sticky error, static TLS running out); ``renew_after`` (int): the same after so many requests.
+    Optional attributes: ``spent`` (bool), read after every request: True says that the last job left this process
+    unusable (a CUDA context with a sticky error), which is then replaced; ``renew_after`` (int): it is replaced after
+    so many requests in any case. ``announce``: set by the child; to be called with the name of each stage of a job
+    (:data:`gemmtune.device.base.Stage`) as it begins. ``probe(reference)``: runs a known kernel and returns a
+    :class:`gemmtune.device.probe.Health`; asked of every child that replaces another and, where ``probe_first`` is
+    true, of the first one too, whose time is the later ones' reference.
     """
 
     def run(self, job: Job) -> Report:
@@ -53,37 +59,42 @@ def main(pipe: Connection) -> None:
     except Exception as error:
         pipe.send_bytes(pickle.dumps(f"{type(error).__name__}: {error}"))
         return
-    pipe.send_bytes(pickle.dumps(None))
-    _serve(pipe, engine)
-    with contextlib.suppress(Exception):  # on a broken CUDA context even cleaning up fails
-        engine.close()
+    if hasattr(engine, "announce"):
+        engine.announce = lambda stage: pipe.send_bytes(pickle.dumps(("stage", stage)))
+    pipe.send_bytes(pickle.dumps(("up", hasattr(engine, "probe"), bool(getattr(engine, "probe_first", False)))))
+    spent = _serve(pipe, engine)
+    if not spent:  # on a broken CUDA context cleaning up fails, or hangs
+        with contextlib.suppress(Exception):
+            engine.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # an interpreter that shuts down with a broken CUDA context may hang
 
 
-def _serve(pipe: Connection, engine: Engine) -> None:
+def _serve(pipe: Connection, engine: Engine) -> bool:
+    """Answer until the parent is gone or this process is to be replaced; whether a job left it unusable."""
     limit = getattr(engine, "renew_after", None)
     served = 0
     while True:
         try:
             method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
         except (EOFError, OSError):  # the parent closed the pipe, or is gone
-            return
+            return False
         answer = _answer(getattr(engine, method), arguments)
         served += 1
-        last = bool(getattr(engine, "spent", False)) or (limit is not None and served >= limit)
+        spent = bool(getattr(engine, "spent", False))
+        last = spent or (limit is not None and served >= limit)
         try:
-            message = pickle.dumps((answer, last))
+            message = pickle.dumps(("answer", answer, last, spent))
         except Exception as error:
             failure = Report(
                 Outcome.INFRASTRUCTURE, f"The engine's answer cannot be sent: {type(error).__name__}: {error}."
             )
-            message = pickle.dumps((failure, last))
+            message = pickle.dumps(("answer", failure, last, spent))
         with contextlib.suppress(OSError):
             pipe.send_bytes(message)
         if last:
-            return
+            return spent
 
 
 def _answer(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

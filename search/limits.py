@@ -13,7 +13,7 @@ SPILL_LIMIT = 512
 FLOOR = Limits(start=60.0, load=15.0, verify=5.0, measure=5.0)
 """What every stage has on a GPU: a fresh worker draws its inputs and loads its libraries anew; a kernel that never ends
 costs no more than this."""
-ESTIMATE_FLOOR = Limits(start=180.0, load=60.0, verify=60.0, measure=60.0)
+ESTIMATE_FLOOR = Limits(start=180.0, load=60.0, verify=120.0, measure=60.0)
 """The same where times are estimates: a host compiler runs, on a machine that may be busy with others; a kernel that
 never ends is found by the emulator itself."""
 LIMIT_FACTOR = 10.0
@@ -51,7 +51,7 @@ class TimeLimit:
     """
 
     def __init__(self, *, estimates: bool = False) -> None:
-        self._floor = ESTIMATE_FLOOR if estimates else FLOOR
+        self._first, self._floor = (ESTIMATE_FLOOR, ESTIMATE_FLOOR) if estimates else (Limits(), FLOOR)
         self._quickest: dict[str, float] = {}
         self._succeeded = False
 
@@ -65,7 +65,7 @@ class TimeLimit:
     def limits(self) -> Limits:
         """The limits of the next trial."""
         if not self._succeeded:
-            return Limits()
+            return self._first
         floor, quickest = self._floor, self._quickest
         return Limits(
             floor.start,

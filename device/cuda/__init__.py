@@ -20,11 +20,12 @@ class CudaDevice(WorkerDevice):
     estimates = False
 
     def __init__(self, index: int = 0) -> None:
-        from gemmtune.device.cuda.info import check_index
+        from gemmtune.device.cuda.info import check_index, monitor
+        from gemmtune.device.cuda.sanity import Traces
 
         check_index(index)
         self._index = index
-        self._worker = Worker(self.name)
+        self._worker = Worker(self.name, aftermath=Traces(monitor(index)))
 
     @property
     def name(self) -> str:

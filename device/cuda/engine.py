@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
-from gemmtune.device.base import Job, Measurement, Outcome, Report, Verification
+from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
-from gemmtune.device.cuda.info import check_index, gpu_of
-from gemmtune.device.cuda.nvml import Monitor
+from gemmtune.device.cuda.info import check_index, gpu_of, monitor
+from gemmtune.device.cuda.sanity import Probe
 from gemmtune.device.cuda.timing import (
     BEATEN,
     FAR,
@@ -22,6 +21,7 @@ from gemmtune.device.cuda.timing import (
     Replay,
     Series,
     Stopwatch,
+    disturbance,
     interleave,
     launches_for,
     measurement,
@@ -29,6 +29,7 @@ from gemmtune.device.cuda.timing import (
     settle,
 )
 from gemmtune.device.launch import LoadedKernel
+from gemmtune.device.probe import Health
 from gemmtune.device.statistics import median_interval
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
@@ -36,13 +37,13 @@ from gemmtune.space.problem import Problem
 
 STEADY_SECONDS = 0.3
 """Continuous work before the first sample of a problem, and after a long pause: clocks settle within it."""
-REWARM_SECONDS = 0.02
+REWARM_SECONDS = 0.01
 IDLE_SECONDS = 2.0
 """A pause after which the card has cooled."""
 SLOWEST = 3.0
 """A first launch this many times slower than the best ends a trial."""
-UNSTABLE = 0.1
-"""Relative half-width of the ratio's interval above which, repeats spent, a time is no answer."""
+CONTENDER = 0.9
+"""A trial whose ratio surely lies below this fraction of the best one's is not timed any finer than to say so."""
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -56,6 +57,9 @@ class CudaEngine:
         ToolchainError: CuPy, the driver or the GPU is missing.
     """
 
+    probe_first = True
+    """The first worker's time for the known kernel is what later ones are held to."""
+
     def __init__(self, index: int = 0) -> None:
         check_index(index)
         cupy = require_cupy()
@@ -64,9 +68,10 @@ class CudaEngine:
         self.spent = False
         self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._monitor = Monitor(cupy.cuda.runtime.deviceGetPCIBusId(index))
+        self._monitor = monitor(index)
         self._bench: Bench | None = None
         self._busy_until = 0.0
+        self.announce: Callable[[str], None] = lambda stage: None
 
     def run(self, job: Job) -> Report:
         """Prove and time one kernel."""
@@ -82,6 +87,10 @@ class CudaEngine:
                 reports += self._compare(list(group))
         return reports
 
+    def probe(self, reference: float | None) -> Health:
+        """Run the known kernel, in its known time in microseconds where there is one."""
+        return Probe(self._stream).check(reference)
+
     def close(self) -> None:
         """Give the memory back."""
         self._drop()
@@ -89,18 +98,18 @@ class CudaEngine:
     # ------------------------------------------------------------------------------------------------ one kernel
 
     def _run(self, job: Job, seconds: dict[str, float]) -> Report:
-        with _timed(seconds, "load"):
+        with self._stage(seconds, "load"):
             kernel = LoadedKernel(job.kernel.cubin, job.kernel.recipe)
             bench = self._at(job.problem)
         verification = None
         if job.verify:
-            with _timed(seconds, "verify"):
+            with self._stage(seconds, "verify"):
                 verification = bench.prover.prove(kernel, job.seed)
             if not verification.passed:
                 return Report(Outcome.WRONG, verification.detail, verification)
         if not job.measure:
             return Report(Outcome.CORRECT, verification=verification)
-        with _timed(seconds, "measure"):
+        with self._stage(seconds, "measure"):
             return self._measure(job, kernel, bench, verification)
 
     def _measure(self, job: Job, kernel: LoadedKernel, bench: Bench, verification: Verification | None) -> Report:
@@ -120,18 +129,21 @@ class CudaEngine:
             settle({ours: us, baseline: baseline_us})
         self._warm(watch, bench, [ours.replay, baseline.replay])
 
-        def beaten() -> bool:
+        def below(fraction: float) -> bool:
             if job.best_ratio is None or len(ours.samples) < 4:
                 return False
-            return median_interval(ratios(ours, baseline)).high < BEATEN * job.best_ratio
+            return median_interval(ratios(ours, baseline)).high < fraction * job.best_ratio
 
-        interleave(watch, baseline, [ours], FINAL if job.effort == "final" else TRIAL, beaten)
+        if job.effort == "final":
+            interleave(watch, baseline, [ours], FINAL, lambda: below(BEATEN))
+        else:
+            interleave(watch, baseline, [ours], TRIAL, lambda: below(CONTENDER))
         self._busy_until = time.perf_counter()
         measured = measurement(ours, baseline, watch)
         if job.verify and (wrong := bench.prover.recheck()):
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
             return Report(Outcome.WRONG, detail, verification)
-        if beaten():
+        if below(BEATEN):
             detail = (
                 f"At {measured.ratio:.3f} of the baseline it is clearly behind the best so far ({job.best_ratio:.3f})."
             )
@@ -173,6 +185,7 @@ class CudaEngine:
 
             failure = self._survive(measure)
             if failure.outcome is not Outcome.CORRECT:
+                failure = replace(failure, killed=failure.killed and len(timed) == 1)  # which one it was nobody knows
                 reports.update(dict.fromkeys(timed, failure))
         return [reports[index] for index in range(len(jobs))]
 
@@ -223,6 +236,16 @@ class CudaEngine:
         watch.warm(replays, STEADY_SECONDS if cool else REWARM_SECONDS)
         bench.warm = True
 
+    @contextlib.contextmanager
+    def _stage(self, seconds: dict[str, float], stage: Stage) -> Iterator[None]:
+        """Announce a stage and take its time."""
+        self.announce(stage)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds[stage] = time.perf_counter() - start
+
     def _survive(self, action: Callable[[], Report]) -> Report:
         """What ``action`` reports, or what its CUDA error means; a lost context marks this engine spent."""
         try:
@@ -235,7 +258,7 @@ class CudaEngine:
             status = getattr(cause, "status", None)
             if self._lost():
                 self.spent = True
-                return Report(Outcome.LAUNCH, f"The kernel died while it ran: {error}")
+                return Report(Outcome.LAUNCH, f"The kernel died while it ran: {error}", killed=True)
             if status == _OUT_OF_MEMORY:
                 self._drop()
                 return Report(Outcome.OUT_OF_MEMORY, f"The GPU has too little memory for this problem: {error}")
@@ -254,20 +277,5 @@ class CudaEngine:
 
 
 def _judged(verification: Verification | None, measured: Measurement) -> Report:
-    assert measured.ratio is not None  # noqa: S101 - every interleaved measurement has one
-    assert measured.ratio_low is not None  # noqa: S101
-    assert measured.ratio_high is not None  # noqa: S101
-    spread = (measured.ratio_high - measured.ratio_low) / 2 / measured.ratio
-    if spread > UNSTABLE:
-        detail = f"Its ratio to the baseline varies by {100 * spread:.0f} % over {len(measured.samples)} samples."
-        return Report(Outcome.UNSTABLE, detail, verification, measured)
-    return Report(Outcome.CORRECT, "", verification, measured)
-
-
-@contextlib.contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[Any]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[stage] = time.perf_counter() - start
+    detail = disturbance(measured)
+    return Report(Outcome.UNSTABLE if detail else Outcome.CORRECT, detail, verification, measured)

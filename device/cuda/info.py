@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+from gemmtune.device.cuda.nvml import Monitor
 from gemmtune.device.identity import identity
 from gemmtune.device.toolchain import device_count, require_cupy
 from gemmtune.space.errors import GemmtuneError, UnknownNameError
@@ -74,6 +75,11 @@ def with_peaks(seen: Gpu) -> Gpu:
     scale = seen.sms * (seen.clock or like.clock) / (like.sms * like.clock)
     peak = {name: value * scale for name, value in like.peak.items()}
     return replace(seen, peak=peak, bandwidth=seen.bandwidth or like.bandwidth, clock=seen.clock or like.clock)
+
+
+def monitor(index: int) -> Monitor:
+    """NVML's view of GPU ``index``."""
+    return Monitor(require_cupy().cuda.runtime.deviceGetPCIBusId(index))
 
 
 def environment(index: int = 0) -> dict[str, str]:

@@ -11,6 +11,24 @@ from functools import lru_cache
 from typing import Any
 
 _CLOCK_SM = 1
+_TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t of version 3 of the call."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )  # fmt: skip
+
+
 _REASONS = {
     0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake", 0x100: "display clocks",
@@ -54,6 +72,37 @@ class Monitor:
         value = ctypes.c_uint()
         failed = self._lib.nvmlDeviceGetClockInfo(self._device, _CLOCK_SM, ctypes.byref(value))
         return None if failed else float(value.value)
+
+    def number(self, call: str, *arguments: int) -> int | None:
+        """The one unsigned integer that NVML's function ``call`` answers of this GPU; None where it has no answer."""
+        function = getattr(self._lib, call, None)  # an older driver lacks the newest
+        value = ctypes.c_uint()
+        if function is None or function(self._device, *arguments, ctypes.byref(value)) != 0:
+            return None
+        return int(value.value)
+
+    def memory_used(self) -> int | None:
+        """Bytes of GPU memory in use, by whomever."""
+        if self._lib is None:
+            return None
+        memory = _Memory()
+        return None if self._lib.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)) else int(memory.used)
+
+    def processes(self) -> frozenset[int]:
+        """Process ids with a CUDA context, as far as NVML tells them (in a container it may tell none)."""
+        listed = getattr(self._lib, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        if listed is None:
+            return frozenset()
+        room = 16
+        while room <= 4096:  # the list may grow between two calls
+            found, count = (_Process * room)(), ctypes.c_uint(room)
+            status = listed(self._device, ctypes.byref(count), found)
+            if status == 0:
+                return frozenset(process.pid for process in found[: count.value])
+            if status != _TOO_SMALL:
+                break
+            room = max(2 * room, count.value + 8)
+        return frozenset()
 
     def throttle(self) -> str:
         """What holds the clock down now, in words, comma-separated; empty where nothing does."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Callable
 
+from gemmtune.device import probe
 from gemmtune.device.base import Job, Measurement, Outcome, Report
-from gemmtune.device.emulator.build import build_core, prune_kernels
+from gemmtune.device.emulator.build import build_core, build_kernel, prune_kernels
 from gemmtune.device.emulator.emulate import WORK, Emulation, emulate
+from gemmtune.device.emulator.launch import Buffer, KernelLibrary, launch
+from gemmtune.device.probe import Health
 from gemmtune.space.errors import CompileError, LaunchError
 from gemmtune.space.estimate import estimate_traits
 from gemmtune.space.families import family
@@ -43,9 +48,11 @@ class EmulatorEngine:
         prune_kernels()
         self._capability = self.gpu.capability[0] * 10 + self.gpu.capability[1]
         build_core()
+        self.announce: Callable[[str], None] = lambda stage: None
 
     def run(self, job: Job) -> Report:
         """Prove one kernel right, then estimate its time from its resources and the emulator's counters."""
+        self.announce("verify")  # estimating takes no time to speak of
         started = time.perf_counter()
         source = job.kernel.source
         work = WORK * (3 if job.effort == "final" else 1)
@@ -70,6 +77,28 @@ class EmulatorEngine:
             measurement=self._measure(job, emulation) if job.measure else None,
             seconds=seconds,
         )
+
+    def probe(self, reference: float | None) -> Health:
+        """Build and run the known kernel; estimates are held to no time."""
+        blocks, steps = 2, 100
+        given = probe.question(blocks)
+        library = KernelLibrary(build_kernel(f'#include "gemmtune/hw.cuh"\n{probe.BODY}', probe.ENTRY))
+        buffers = [Buffer("in", given.nbytes, writable=False), Buffer("out", given.nbytes)]
+        try:
+            buffers[0].view(given.dtype)[:] = given
+            numbers = [ctypes.c_uint32(probe.MULTIPLIER), ctypes.c_uint32(probe.INCREMENT), ctypes.c_int32(steps)]
+            launch(
+                library,
+                grid=(blocks, 1, 1),
+                block=(probe.THREADS, 1, 1),
+                arguments=[*(ctypes.c_void_p(buffer.address) for buffer in buffers), *numbers],
+                buffers=buffers,
+            )
+            return Health(None, probe.difference(buffers[1].view(given.dtype), probe.answer(given, steps)))
+        finally:
+            for buffer in buffers:
+                buffer.free()
+            library.close()
 
     def compare(self, jobs: list[Job]) -> list[Report]:
         """Estimates do not change from run to run: the jobs are simply run again."""

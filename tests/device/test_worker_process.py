@@ -30,7 +30,7 @@ from gemmtune.space.errors import LaunchError, ToolchainError
 
 class Scripted:
     "Does what the job's entry name says."
-    def __init__(self, fail="", renew_after=None, child=False):
+    def __init__(self, fail="", renew_after=None):
         if fail == "typed":
             raise ToolchainError("There is no compiler here: install one.")
         if fail == "subtype":
@@ -140,6 +140,7 @@ def test_every_end_is_a_typed_report_and_the_next_request_works(
     report = worker.request(job(what), Limits())
     assert report.outcome is outcome
     assert said in report.detail
+    assert report.killed == (what in ("abort", "segv", "killed", "exit"))
     assert worker.request(job("fine"), Limits()).outcome is Outcome.CORRECT
 
 
@@ -147,7 +148,8 @@ def test_a_hang_is_killed_and_replaced(worker: Worker) -> None:
     first = int(worker.request(job("fine"), Limits()).detail)
     report = worker.request(job("hang"), Limits(0.05, 0.05, 0.05, 0.05))
     assert report.outcome is Outcome.TIMEOUT
-    assert "0.2 s" in report.detail
+    assert "No answer within 0.15 s" in report.detail
+    assert report.killed
     assert not alive(first)
     assert int(worker.request(job("fine"), Limits()).detail) != first
 
@@ -170,7 +172,7 @@ def test_what_the_child_started_dies_with_it(worker: Worker, tmp_path: Path) -> 
 def test_a_sticky_error_ends_the_child_after_its_report(worker: Worker) -> None:
     first = int(worker.request(job("fine"), Limits()).detail)
     report = worker.request(job("sticky"), Limits())
-    assert (report.outcome, report.detail) == (Outcome.LAUNCH, "an illegal address")
+    assert (report.outcome, report.detail, report.killed) == (Outcome.LAUNCH, "an illegal address", True)
     assert worker.pid is None
     assert int(worker.request(job("fine"), Limits()).detail) != first
     assert worker.started == 2
