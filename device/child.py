@@ -14,6 +14,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
 from gemmtune.codegen.child import find
@@ -51,6 +52,7 @@ def main(pipe: Connection) -> None:
         path, options = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
     except (EOFError, OSError):
         return
+    _volunteer()
     try:
         engine: Engine = find(path)(**options)
     except GemmtuneError as error:
@@ -69,6 +71,12 @@ def main(pipe: Connection) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # an interpreter that shuts down with a broken CUDA context may hang
+
+
+def _volunteer() -> None:
+    """Have the system, where it runs out of memory, kill this process and not the study's."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _serve(pipe: Connection, engine: Engine) -> bool:

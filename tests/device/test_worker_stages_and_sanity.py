@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.device import probe
 from gemmtune.device.base import Job, Limits, Outcome
-from gemmtune.device.cuda import sanity
+from gemmtune.device.cuda import nvml, sanity
 from gemmtune.device.cuda.sanity import Traces, settled
 from gemmtune.device.emulator.engine import EmulatorEngine
 from gemmtune.device.worker import Worker
@@ -258,6 +260,13 @@ def test_every_death_is_followed_up_and_every_birth_announced(staged: Worker, af
     assert aftermath.calls == ["before", pids[0], "before", pids[1], "before", pids[2], "before"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_worker_is_what_a_system_without_memory_kills_first(staged: Worker) -> None:
+    staged.start()
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(Path(f"/proc/{staged.pid}/oom_score_adj").read_text()) >= min(own + 1, 500)
+
+
 def test_a_broken_context_is_not_cleaned_up_but_a_sound_one_is(staged: Worker, tmp_path: Path) -> None:
     staged.request(job("sticky"), Limits())
     assert not (tmp_path / "closed").exists()
@@ -301,7 +310,55 @@ class Card:
         return self._used(self._clock.now)
 
 
+class Library:
+    """libnvidia-ml with ``pids`` on the GPU; the first calls find the list grown since."""
+
+    def __init__(self, pids: list[int], grows: int = 0, status: int = 0) -> None:
+        self.pids, self.grows, self.status = pids, grows, status
+
+    def nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: bytes, device: Any) -> int:
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, device: Any, memory: Any) -> int:
+        memory._obj.used = 5 * GIB
+        return self.status
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, device: Any, count: Any, found: Any) -> int:
+        if self.status:
+            return self.status
+        if self.grows or len(found) < len(self.pids):
+            self.grows -= self.grows > 0
+            count._obj.value = len(self.pids)
+            return 7
+        for place, pid in zip(found, self.pids, strict=False):
+            place.pid = pid
+        count._obj.value = len(self.pids)
+        return 0
+
+
 GIB = 2**30
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 100])
+@pytest.mark.parametrize("grows", [0, 2])
+def test_all_processes_on_the_gpu_are_read(monkeypatch: pytest.MonkeyPatch, count: int, grows: int) -> None:
+    monkeypatch.setattr(nvml, "_library", lambda: Library(list(range(10, 10 + count)), grows))
+    monitor = nvml.Monitor("0000:3B:00.0")
+    assert monitor.processes() == frozenset(range(10, 10 + count))
+    assert monitor.memory_used() == 5 * GIB
+
+
+@pytest.mark.parametrize("library", [None, Library([1], status=3)])
+def test_where_nvml_says_nothing_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
+    monkeypatch.setattr(nvml, "_library", lambda: library)
+    monitor = nvml.Monitor("0000:3B:00.0")
+    assert monitor.processes() == frozenset()
+    assert monitor.memory_used() is None
+
+
+def test_the_structures_are_those_of_nvml_h() -> None:
+    assert ctypes.sizeof(nvml._Process) == 24
+    assert ctypes.sizeof(nvml._Memory) == 24
 
 
 @pytest.mark.parametrize(
