@@ -1,7 +1,7 @@
 """Reaching a database: which one, how SQLite is opened, and what its failures mean in a sentence.
 
 SQLite runs in WAL mode, so that readers never wait for the writer. Writing transactions begin with BEGIN IMMEDIATE:
-they wait for each other at the start, as long as the busy timeout, and can then no longer fail half-way for a lock.
+they wait for each other at the start (:mod:`gemmtune.db.patience`), and can then no longer fail half-way for a lock.
 On PostgreSQL an advisory lock gives writers the same order.
 """
 
@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from gemmtune.db.patience import Patience, is_busy, primary_code
 from gemmtune.space.errors import DatabaseError, disk_is_full
 
 WRITE = "gemmtune_write"
@@ -38,22 +39,10 @@ def resolve(url: str | Path | None, *, create: bool = True) -> URL:
         DatabaseError: a URL that does not parse, a directory that cannot be created, or no file where there must be
             one.
     """
-    if url is None:
-        url = os.environ.get("GEMMTUNE_DB") or _default_path()
-    if isinstance(url, str) and ("://" in url):
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError) as error:
-            raise DatabaseError(
-                f"The database URL {url!r} is malformed ({error}): "
-                f"write it like sqlite:///path/history.db, or give a path."
-            ) from None
-        if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:") or "uri" in parsed.query:
-            return parsed
-        path = Path(str(parsed.database))
-    else:
-        path = Path(url).expanduser()
-        parsed = URL.create("sqlite", database=str(path))
+    parsed = locate(url)
+    path = file_of(parsed)
+    if path is None:
+        return parsed
     if not create and not path.exists():
         raise DatabaseError(f"There is no history at {path}: 'gemmtune tune' starts one, or {_CURE}.")
     try:
@@ -65,6 +54,31 @@ def resolve(url: str | Path | None, *, create: bool = True) -> URL:
     if path.is_dir():
         raise DatabaseError(f"The history {path} is a directory: {_CURE}.")
     return parsed
+
+
+def locate(url: str | Path | None) -> URL:
+    """The same as a URL alone: nothing is created, and nothing looked at.
+
+    Raises:
+        DatabaseError: a URL that does not parse.
+    """
+    if url is None:
+        url = os.environ.get("GEMMTUNE_DB") or _default_path()
+    if not isinstance(url, str) or "://" not in url:
+        return URL.create("sqlite", database=str(Path(url).expanduser()))
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise DatabaseError(
+            f"The database URL {url!r} is malformed ({error}): write it like sqlite:///path/history.db, or give a path."
+        ) from None
+
+
+def file_of(url: URL) -> Path | None:
+    """The file of a SQLite database; None of one in memory, on a server, or behind a SQLite URI."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or "uri" in url.query:
+        return None
+    return Path(str(url.database))
 
 
 def _default_path() -> Path:
@@ -104,7 +118,9 @@ def open_engine(url: URL, timeout: float) -> Engine:
         raise DatabaseError(f"The database URL {where(url)} cannot be used ({error}): {_CURE}.") from None
     if sqlite:
         event.listen(engine, "connect", _connect_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        waiting = _Transactions(Patience(where(url), timeout))
+        event.listen(engine, "begin", waiting.begin)
+        event.listen(engine, "commit", waiting.commit)
     elif url.get_backend_name() == "postgresql":
         event.listen(engine, "begin", _begin_postgres)
     return engine
@@ -117,8 +133,32 @@ def _connect_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITE) else "BEGIN")
+class _Transactions:
+    """Begins and commits SQLite's transactions, with patience where they write."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def begin(self, connection: Connection) -> None:
+        if connection.get_execution_options().get(WRITE):
+            self._patience.run(driver_connection(connection), "BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("BEGIN")
+
+    def commit(self, connection: Connection) -> None:
+        """Commit ahead of the driver, which then finds nothing left to do.
+
+        Without WAL, a commit waits for readers; one that gave up may be tried again.
+        """
+        raw = driver_connection(connection)
+        if connection.get_execution_options().get(WRITE) and raw.in_transaction:
+            self._patience.run(raw, "COMMIT")
+
+
+def driver_connection(connection: Connection) -> sqlite3.Connection:
+    """The driver's own connection of a SQLite database."""
+    raw: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+    return raw
 
 
 def _begin_postgres(connection: Connection) -> None:
@@ -143,18 +183,8 @@ def translated(url: URL, timeout: float) -> Iterator[None]:
         raise file_error(error, where(url)) from error
 
 
-def is_busy(error: DBAPIError) -> bool:
-    """Whether SQLite gave up waiting for a lock."""
-    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _code(error: DBAPIError) -> int | None:
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    return None if code is None else int(code) & 0xFF  # the low byte is the primary result code
-
-
 def _sentence(error: DBAPIError, place: str, timeout: float) -> str:
-    code = _code(error)
+    code = primary_code(error)
     if is_busy(error):
         return (
             f"The history {place} has been locked by another process for {timeout:g} s: "

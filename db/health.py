@@ -9,7 +9,8 @@ from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from gemmtune.db import models as m
-from gemmtune.db.engine import WRITE, is_busy, open_engine, resolve, translated, where
+from gemmtune.db.engine import WRITE, file_of, open_engine, resolve, translated, where
+from gemmtune.db.patience import is_busy
 from gemmtune.db.queries import DONE
 from gemmtune.db.schema import HEAD, VERSION_TABLE
 
@@ -60,7 +61,8 @@ def examine_history(url: str | Path | None = None, timeout: float = 2.0) -> Heal
             if inspect(connection).has_table(VERSION_TABLE):
                 schema = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608 - a constant
             sqlite = engine.dialect.name == "sqlite"
-            size = _size(Path(resolved.database)) if sqlite and resolved.database else None
+            path = file_of(resolved)
+            size = None if path is None else _size(path)
             faults = _faults(connection, size or 0) if sqlite else ()
             if schema != HEAD:
                 return Health(where(resolved), schema, HEAD, size, faults=faults)
@@ -78,7 +80,7 @@ def examine_history(url: str | Path | None = None, timeout: float = 2.0) -> Heal
                 with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
                     pass
             except DBAPIError as error:
-                locked = is_busy(error)
+                locked = is_busy(error.orig)
                 if not locked:
                     raise
         return Health(where(resolved), schema, HEAD, size, studies, trials, claimed, faults, locked)
@@ -86,9 +88,7 @@ def examine_history(url: str | Path | None = None, timeout: float = 2.0) -> Heal
         engine.dispose()
 
 
-def _size(path: Path) -> int | None:
-    if not path.is_file():
-        return None
+def _size(path: Path) -> int:
     return sum(p.stat().st_size for p in (path, path.with_name(path.name + "-wal")) if p.exists())
 
 

@@ -30,6 +30,9 @@ from gemmtune.db.records import (
 from gemmtune.db.study import Study
 from gemmtune.space.errors import DatabaseError
 
+LOCK_TIMEOUT = 120.0
+"""Seconds to wait for another process's lock: a night's study outlives a minute of copying or merging."""
+
 
 class History:
     """An open history; a context manager. It is created, or brought to the current schema, when it is opened.
@@ -37,14 +40,14 @@ class History:
     Args:
         url: a SQLAlchemy URL or the path of a SQLite file; by default ``$GEMMTUNE_DB``, else the user's own.
         create: whether a file that does not exist is made; without it, that is an error: for those who only read.
-        timeout: seconds to wait for another process's lock.
+        timeout: seconds to wait for another process's lock; after a few of them, the wait is logged as a warning.
 
     Raises:
         DatabaseError: the database does not exist, cannot be opened, is of a newer schema, or is not a history; every
             method raises it where the database is locked, read-only, full, damaged or out of reach.
     """
 
-    def __init__(self, url: str | Path | None = None, *, create: bool = True, timeout: float = 30.0) -> None:
+    def __init__(self, url: str | Path | None = None, *, create: bool = True, timeout: float = LOCK_TIMEOUT) -> None:
         self.url = resolve(url, create=create)
         self.timeout = timeout
         self._engine = open_engine(self.url, timeout)

@@ -6,15 +6,14 @@ A current database costs one look at the version row. Alembic is imported only w
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
-from sqlalchemy.exc import DBAPIError
 
-from gemmtune.db.engine import WRITE, is_busy, where
+from gemmtune.db.engine import WRITE, driver_connection, where
 from gemmtune.db.models import Base
+from gemmtune.db.patience import Patience
 from gemmtune.space.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -85,23 +84,6 @@ def _migrate(connection: Connection, version: str | None) -> None:
 
 
 def _use_wal(engine: Engine, timeout: float) -> None:
-    """Switch a SQLite file to WAL for good (a file system that cannot do it keeps the rollback journal).
-
-    SQLite does not wait for locks here, so this does.
-    """
-    deadline = time.monotonic() + timeout
-    raw = engine.raw_connection()
-    try:
-        while True:
-            try:
-                raw.cursor().execute("PRAGMA journal_mode = WAL")
-                return
-            except engine.dialect.loaded_dbapi.OperationalError as error:
-                failure = DBAPIError.instance(
-                    "PRAGMA journal_mode = WAL", None, error, engine.dialect.loaded_dbapi.Error
-                )
-                if not (isinstance(failure, DBAPIError) and is_busy(failure)) or time.monotonic() > deadline:
-                    raise failure from error
-                time.sleep(0.01)
-    finally:
-        raw.close()
+    """Switch a SQLite file to WAL for good (a file system that cannot do it keeps the rollback journal)."""
+    with engine.connect() as connection:
+        Patience(where(engine.url), timeout).run(driver_connection(connection), "PRAGMA journal_mode = WAL")
