@@ -9,14 +9,16 @@ from gemmtune.space.problem import Problem
 from gemmtune.space.space import why_invalid
 
 
-def why(configuration: str, problem: Problem, gpu: Gpu, history: History) -> list[str]:
+def why(configuration: str, problem: Problem, gpu: Gpu, history: History | None) -> list[str]:
     """Every rule that refuses a configuration; else what its recorded trials came to; else that it was never tried.
+
+    Several rules are several sentences after one that introduces them.
 
     Args:
         configuration: as tables print it, ``"mma bm=128 bn=128 ..."``.
         problem: what it would compute.
         gpu: where.
-        history: where trials are looked up.
+        history: where trials are looked up; None where there is none yet.
 
     Raises:
         ConfigurationError: the text is no configuration.
@@ -24,17 +26,20 @@ def why(configuration: str, problem: Problem, gpu: Gpu, history: History) -> lis
     """
     asked = Configuration.parse(configuration)
     reasons = why_invalid(problem, asked, gpu)
+    where = f"{problem.key} on {gpu.short or gpu.name}"
+    if len(reasons) == 1:
+        return [f"It is not valid for {where}: {reasons[0]}."]
     if reasons:
-        return [f"It is not valid for {problem.key} on {gpu.short or gpu.name}: {reason}." for reason in reasons]
-    records = history.find(problem.key, gpu.key, configuration_key=asked.key)
+        return [f"It is not valid for {where}, for {len(reasons)} reasons:", *(f"- {reason}." for reason in reasons)]
+    records = history.find(problem.key, gpu.key, configuration_key=asked.key) if history else []
     if not records:
-        return [f"It is valid for {problem.key} on {gpu.short or gpu.name}, and was never tried."]
+        return [f"It is valid for {where}, and was never tried."]
     return [_sentence(record) for record in records]
 
 
 def _sentence(record: TrialRecord) -> str:
     where = f"{record.kind}, {record.regime}, {record.cache} cache"
-    said = f"Trial {record.number} of study {record.study_id} ({where}) ended as {record.outcome.replace('_', ' ')}"
+    said = f"Trial {record.id} ({where}) ended as {record.outcome.replace('_', ' ')}"
     time = record.timing
     if time is not None:
         said += f" with {'an estimated ' if time.estimated else ''}{time.us:.2f} us"

@@ -42,7 +42,7 @@ class Launches:
 
 
 def row_counts(job: Job) -> tuple[int, ...]:
-    """The M to launch with: the full one and, where M is not compiled in, a ragged one of two tiles and a single row."""
+    """The M to launch with: the full one and, where M is not compiled in, a ragged one of two tiles, and 1."""
     m, tile = job.problem.axes.get("m", 1), job.kernel.recipe.tile.rows
     if "m" in job.kernel.recipe.constants or "m" not in job.problem.axes:
         return (m,)

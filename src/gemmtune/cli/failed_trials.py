@@ -35,10 +35,13 @@ def next_step(outcome: str, trial_id: int, db: str | None) -> str:
     return f"gemmtune {words.format(id=trial_id)}{kept if 'doctor' not in words else ''}"
 
 
-def show(groups: Sequence[FailureGroup], counts: Mapping[str, int], failed: int, db: str | None) -> None:
-    """Print how many trials failed, then each reason: its count and share, families, example and next step."""
-    total = sum(counts.values())
-    kinds = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items())
+def show(groups: Sequence[FailureGroup], failures: Mapping[str, int], total: int, db: str | None) -> None:
+    """Print how many trials failed, then each reason: its count and share, families, example and next step.
+
+    ``failures`` are those asked for, by outcome; ``total`` counts every trial, correct ones too.
+    """
+    failed = sum(failures.values())
+    kinds = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failures.items())
     output.say(f"{failed:,} of {output.counted(total, 'trial')} failed ({_percent(failed, total)}): {kinds}.")
     for group in groups:
         print()

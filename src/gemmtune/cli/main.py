@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, database, devices, doctor, output, packs, query, tune
+from gemmtune.cli import bench, database, devices, doctor, output, packs, query, rerun, show, tune
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -41,6 +41,8 @@ app = group("Find the fastest correct matrix-multiplication kernel for a GPU, re
 app.command("tune", short_help="Find the fastest kernel for one or more shapes.")(tune.tune)
 app.command("bench", short_help="Time the best known kernel beside cuBLAS and a naive one.")(bench.bench)
 app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, why.")
+app.command("show", short_help="All that is known of a kernel; its source, SASS, recipe.")(show.show)
+app.command("rerun", short_help="Run a recorded trial again, alone, or under compute-sanitizer.")(rerun.rerun)
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")

@@ -45,6 +45,11 @@ def error(sentence: str) -> None:
     sys.stderr.write(_wrapped(f"error: {' '.join(sentence.split())}", 2, sys.stderr) + "\n")
 
 
+def note(sentence: str) -> None:
+    """A remark on standard error, beside output that may go into a file."""
+    sys.stderr.write(_wrapped(" ".join(sentence.split()), 2, sys.stderr) + "\n")
+
+
 def say(text: str, hanging: int = 0) -> None:
     """Print a paragraph, wrapped at words on a terminal with ``hanging`` blanks before its further lines."""
     print(_wrapped(text, hanging, sys.stdout))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -15,6 +16,7 @@ from gemmtune.cli.groups import group
 from gemmtune.space.errors import ProblemError
 
 if TYPE_CHECKING:
+    from gemmtune.db import History
     from gemmtune.db.records import StudyRecord, TrialRecord
     from gemmtune.space.gpu import Gpu as GpuModel
 
@@ -42,7 +44,7 @@ def best(
     db: options.Database = None,
 ) -> None:
     """The best kernels: ranked for each problem, device and regime by itself."""
-    kind = _form(form)
+    kind = chosen_form(form)
     from gemmtune.db import History
 
     with History(db, create=False) as history:
@@ -85,7 +87,7 @@ def trials(
     db: options.Database = None,
 ) -> None:
     """Every trial, the newest study first, with its outcome."""
-    kind = _form(form)
+    kind = chosen_form(form)
     from gemmtune.db import History
 
     with History(db, create=False) as history:
@@ -135,19 +137,19 @@ def failures(
     db: options.Database = None,
 ) -> None:
     """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next."""
-    kind = _form(form)
+    kind = chosen_form(form)
     from gemmtune.db import History
 
     with History(db, create=False) as history:
         narrow: dict[str, Any] = {"gpu": gpu, "shape": _shape(shape), "dtype": dtype, "family": family}
         groups = history.failures(**narrow, outcome=_outcome(outcome), limit=limit)
         counts = history.outcomes(**narrow)
-    failed = sum(n for name, n in counts.items() if name != "correct" and outcome in (None, name))
+    failed = {name: n for name, n in counts.items() if (name == outcome if outcome else name != "correct")}
     if kind != "table":
         data = [
             {
                 "count": g.count,
-                "share": g.count / failed,
+                "share": g.count / sum(failed.values()),
                 "families": dict(g.families),
                 "pattern": g.pattern,
                 "next": failed_trials.next_step(g.outcome, g.example.id, db),
@@ -159,10 +161,9 @@ def failures(
         return
     if not groups:
         _check_family(family)
-        trials_there = sum(counts.values())
-        print("No failed trial fits." if trials_there else "No trial fits: widen the query, or run 'gemmtune tune'.")
+        print("No failed trial fits." if counts else "No trial fits: widen the query, or run 'gemmtune tune'.")
         return
-    failed_trials.show(groups, counts, failed, db)
+    failed_trials.show(groups, failed, sum(counts.values()), db)
 
 
 @app.command(short_help="The studies and their progress.")
@@ -175,7 +176,7 @@ def studies(
     db: options.Database = None,
 ) -> None:
     """The studies with their progress, the newest first."""
-    kind = _form(form)
+    kind = chosen_form(form)
     from gemmtune.db import History
 
     with History(db, create=False) as history:
@@ -229,12 +230,21 @@ def why(
     if shape is None:
         raise ProblemError("A shape is missing: say for what, e.g. --shape 4096x4096x4096.")
     (problem,) = inputs.problems([inputs.read_shape(shape)], [dtype], out_dtype, layout, epilogue)
-    from gemmtune.db import History
     from gemmtune.search.why import why as reasons
 
-    with History(db) as history:  # rules answer without one, too
+    with _history_if_any(db) as history:  # rules answer without one, too
         for sentence in reasons(configuration, problem, _gpu_meant(gpu), history):
             output.say(sentence, hanging=2)
+
+
+def _history_if_any(db: str | None) -> AbstractContextManager[History | None]:
+    """The history; None where the user's own is not there yet. One that was named must be there."""
+    from gemmtune.db import History
+    from gemmtune.db.engine import file_of, locate
+
+    path = file_of(locate(db))
+    named = db is not None or "GEMMTUNE_DB" in os.environ
+    return nullcontext() if not named and path is not None and not path.exists() else History(db, create=False)
 
 
 def _show_boards(
@@ -336,7 +346,8 @@ def _study_data(record: StudyRecord) -> dict[str, Any]:
     }
 
 
-def _form(text: str) -> output.Format:
+def chosen_form(text: str) -> output.Format:
+    """The format called ``text``; ProblemError where there is none."""
     for form in get_args(output.Format):
         if text == form:
             return cast(output.Format, form)
