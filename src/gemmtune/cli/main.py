@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, database, devices, doctor, output, packs, query, rerun, show, tune
+from gemmtune.cli import bench, database, devices, diagnose, doctor, output, packs, query, rerun, show, tune
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -47,6 +47,7 @@ app.command("export", short_help="Write the best kernels as a pack that programs
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
 app.command("doctor", short_help="Check this machine, and whether a problem suits it.")(doctor.doctor)
+app.command("diagnose", short_help="Why a kernel is not faster, and what to try first.")(diagnose.diagnose)
 app.command("devices", short_help="GPUs, toolchain, what each family can do here.")(devices.devices)
 
 

@@ -235,8 +235,8 @@ def _try_integer(facts: Facts) -> str:
     also = " and conversions" if mix and mix.counts.get(CONVERSION, 0) * 4 > mix.counts.get(INTEGER, 0) else ""
     return (
         f"Integer work{also} crowds out the arithmetic ({per:.1f} integer instructions for one {unit}): move the "
-        f"address arithmetic, above all divisions and remainders, out of the inner loop, or let compile-time constants fold it"
-        f"{{gain}}."
+        f"address arithmetic, above all divisions and remainders, out of the inner loop, or let compile-time "
+        f"constants fold it{{gain}}."
     )
 
 
