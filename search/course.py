@@ -1,10 +1,16 @@
-"""The course of a study: propose in a fixed rhythm, compile ahead, run in order, record each trial."""
+"""The course of a study: propose in a fixed rhythm, compile ahead, run in order, record each trial.
+
+A trial whose first attempt was disturbed (its time is no answer, or the machine failed) waits until the others of its
+batch are through, and has one more; what is recorded is the last attempt alone. A study that is stopped meanwhile finds
+a gap among its trials when it goes on, and fills it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from gemmtune.db import Study, TrialRecord, TrialResult
@@ -13,13 +19,15 @@ from gemmtune.search.events import Observer
 from gemmtune.search.ranking import best_first, objective
 from gemmtune.search.rhythm import AHEAD, BATCH, Rhythm
 from gemmtune.search.strategy import Result, Strategy, make_strategy
-from gemmtune.search.trial import Prepared, TrialRunner
+from gemmtune.search.trial import Attempt, Prepared, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ConfigurationError, DatabaseError, ToolchainError
 from gemmtune.space.space import Space
 
+ATTEMPTS = 2
+"""Attempts at a trial: the second one only where the first was disturbed, after all others of its batch."""
 DEAD_DEVICE = 8
-"""Trials in a row that fail for reasons of the machine, not the kernel, before the study gives up."""
+"""Attempts in a row that fail for reasons of the machine, not the kernel, before the study gives up."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +49,19 @@ class Plan:
 
 @dataclass
 class _Slot:
-    """One trial of a batch: recorded by an earlier run, or claimed and being prepared."""
+    """One trial of a batch: recorded by an earlier run, or claimed and being prepared.
+
+    ``earlier`` is a first attempt that was disturbed, and ``seconds`` what it took; such a trial waits for a second one
+    until all others of its batch are through.
+    """
 
     number: int
     index: int
     record: TrialRecord | None = None
     trial_id: int = 0
     prepared: Prepared | None = None
+    earlier: Attempt | None = None
+    seconds: float = 0.0
 
 
 class _DivergedError(Exception):
@@ -58,7 +72,8 @@ class Course:
     """One study on its way.
 
     After :meth:`run`, ``records`` holds every finished trial, ``resumed`` how many of them earlier runs left,
-    ``counts`` their outcomes, and ``interrupted`` tells whether Ctrl-C ended it.
+    ``counts`` their outcomes, ``interrupted`` tells whether Ctrl-C ended it, and ``database_seconds`` what claiming and
+    recording trials took.
     """
 
     def __init__(
@@ -74,9 +89,11 @@ class Course:
         self.resumed = 0
         self.counts: Counter[str] = Counter()
         self.interrupted = False
+        self.database_seconds = 0.0
         self._best: TrialRecord | None = None
         self._batches: deque[list[_Slot]] = deque()
         self._recorded: dict[int, TrialRecord] = {}
+        self._tried: set[str] = set()
         self._planned = 0
         self._next_number = 0
         self._failures = 0
@@ -107,15 +124,15 @@ class Course:
     def _start(self) -> None:
         self._last = time.monotonic()
         self._recorded = {record.number: record for record in self.records}
+        self._tried = {record.configuration_key for record in self.records}
         try:
-            if sorted(self._recorded) != list(range(len(self.records))):
-                raise _DivergedError
             self._follow(self._strategy())
-        except _DivergedError:  # nothing was claimed yet: go on from what is recorded, as from a larger first batch
+        except _DivergedError:  # go on from what is recorded, as from a larger first batch
+            self.study.release_claims()
             self._batches.clear()
             self._planned = len(self.records)
-            self._next_number = max(self._recorded) + 1
-            self._recorded = {}
+            self._next_number = max(record.number for record in self.records) + 1
+            self._recorded, self._tried = {}, set()
             strategy = self._strategy()
             strategy.observe(self._results(self.records))
             self._follow(strategy)
@@ -141,14 +158,17 @@ class Course:
             for _ in range(AHEAD + 1):
                 self._ask(rhythm, [])
             while self._next_batch(rhythm):
-                results = []
-                for slot in self._batches[0]:
-                    if self._late:
-                        return
-                    results.append(_result(slot.index, slot.record or self._try(slot)))
-                    self._take(rhythm, wait=False)
+                batch = self._batches[0]
+                for attempt in range(ATTEMPTS):
+                    for slot in batch:
+                        if slot.record is not None:
+                            continue
+                        if self._late:
+                            return
+                        self._try(slot, last=attempt == ATTEMPTS - 1)
+                        self._take(rhythm, wait=False)
                 self._batches.popleft()
-                self._ask(rhythm, results)
+                self._ask(rhythm, [_result(slot.index, slot.record) for slot in batch if slot.record])
 
     @property
     def _late(self) -> bool:
@@ -174,7 +194,10 @@ class Course:
             slot = _Slot(self._next_number, index, self._recorded.get(self._next_number))
             configuration = self.space[index]
             if slot.record is None:
-                slot.trial_id = self.study.claim(slot.number, configuration)
+                if configuration.key in self._tried:
+                    raise _DivergedError
+                with self.writing():
+                    slot.trial_id = self.study.claim(slot.number, configuration)
                 slot.prepared = self.runner.prepare(configuration)
             elif slot.record.configuration_key != configuration.key:
                 raise _DivergedError
@@ -183,31 +206,51 @@ class Course:
         if batch:
             self._batches.append(batch)
 
-    def _try(self, slot: _Slot) -> TrialRecord:
-        """Run one claimed trial and record it."""
+    def _try(self, slot: _Slot, *, last: bool) -> None:
+        """Run one claimed trial, and record it, unless it was disturbed and this attempt is not the ``last``."""
         if slot.prepared is None:
             raise RuntimeError(f"Trial {slot.number} was never prepared.")
         attempt = self.runner.run(slot.prepared, slot.number, self._best)
-        slot.prepared = None  # a cubin in memory is of no use any more
         now = time.monotonic()
-        seconds = {**attempt.result.seconds, "wall": now - self._last}
+        slot.seconds += now - self._last
         self._last = now
-        record = self._record(slot.trial_id, replace(attempt.result, seconds=seconds))
+        self._check_alive(attempt)
+        if attempt.disturbed and not last:
+            slot.earlier = attempt
+            return
+        if slot.earlier is not None:
+            attempt = attempt.after(slot.earlier)
+        slot.prepared = slot.earlier = None  # a cubin in memory is of no use any more
+        seconds = {**attempt.result.seconds, "wall": slot.seconds}
+        slot.record = record = self._record(slot.trial_id, replace(attempt.result, seconds=seconds))
         self.records.append(record)
         self._count(record)
         self.runner.remember(attempt.binary, record)
         self.observer.trial_finished(record, self._best, len(self.records), self.plan.budget, self.counts)
-        self._failures = self._failures + 1 if record.outcome == Outcome.INFRASTRUCTURE else 0
+
+    def _check_alive(self, attempt: Attempt) -> None:
+        """Give up where this attempt is one too many in a row that the machine is to blame for; it is not recorded."""
+        self._failures = self._failures + 1 if attempt.result.outcome == Outcome.INFRASTRUCTURE else 0
         if self._failures == DEAD_DEVICE:
             raise ToolchainError(
-                f"{self.device.name} failed {DEAD_DEVICE} trials in a row for reasons of its own, at last: "
-                f"{record.detail.rstrip('.') or 'no reason given'}; see to it, then run the same command to go on."
+                f"{self.device.name} failed {DEAD_DEVICE} times in a row for reasons of its own, at last: "
+                f"{attempt.result.detail.rstrip('.') or 'no reason given'}; see to it, then run the same command to go "
+                f"on."
             )
-        return record
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Count the time of what is written to the history within."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.database_seconds += time.perf_counter() - began
 
     def _record(self, trial_id: int, result: TrialResult) -> TrialRecord:
         """Finish the trial, and read it back: what counts is what a resumed study will read."""
-        self.study.finish(trial_id, result)
+        with self.writing():
+            self.study.finish(trial_id, result)
         record = self.study.history.trial(trial_id)
         if record is None:
             raise DatabaseError(f"Trial {trial_id} vanished while it was being recorded: let one process own a study.")

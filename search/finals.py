@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gemmtune.codegen.kernel import CompiledKernel
-from gemmtune.db import Study, TrialRecord
-from gemmtune.device.base import Job, Outcome
+from gemmtune.db import History, MeasurementData, TrialRecord
+from gemmtune.device.base import Job, Outcome, Report
 from gemmtune.search.ranking import best_first
 from gemmtune.search.recording import measurement_data
-from gemmtune.search.trial import TrialRunner
+from gemmtune.search.trial import DISTURBED, FATAL, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError
 
 FINALISTS = 8
-BASE_LIMIT, LIMIT_EACH = 60.0, 30.0
-"""Seconds the finals may take: for the worker's start, and for each finalist."""
+BASE_LIMIT, LIMIT_EACH = 60.0, 5.0
+"""Seconds the finals may take: for the worker's start and the rounds, and for each finalist."""
 
 
 def finalists(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -23,38 +24,79 @@ def finalists(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return best_first(records)[:FINALISTS]
 
 
-def run_finals(runner: TrialRunner, study: Study, candidates: Sequence[TrialRecord]) -> None:
-    """Measure ``candidates`` interleaved with each other and the baseline, and add the times to their trials.
+def still_to_meet(candidates: Sequence[TrialRecord], history: History) -> list[TrialRecord]:
+    """Those of ``candidates`` that are to be measured among each other; none where they have met.
 
-    One that does not come back (its kernel fails now) simply gets no new time.
+    Who was tried before the latest finals and did not come back from them is left out: its kernel may have cost a
+    worker its life there.
     """
-    kernels: list[CompiledKernel] = []
-    kept: list[TrialRecord] = []
+    if all(record.final for record in candidates):
+        return []
+    met = [m.measured for r in candidates if r.final for m in history.measurements(r.id) if m.final]
+    latest = max(met, default=0.0)
+    staying = [record for record in candidates if record.final or (record.finished or 0.0) >= latest]
+    return [] if all(record.final for record in staying) else staying
+
+
+def measure_finalists(
+    runner: TrialRunner, candidates: Sequence[TrialRecord]
+) -> list[tuple[TrialRecord, MeasurementData]]:
+    """Measure ``candidates`` interleaved with each other and the baseline: the times of those that come back.
+
+    Where the measurement is disturbed it is taken once more. Where it is lost with a kernel that failed, those that may
+    have done so are run alone first, and who fails again is left out of the second measurement.
+
+    Raises:
+        ToolchainError: nothing can be compiled or run here.
+    """
+    kept = _jobs(runner, candidates)
+    reports = _meet(runner, kept)
+    if any(report.outcome in FATAL | DISTURBED for report in reports):
+        staying = [
+            (record, job)
+            for (record, job), report in zip(kept, reports, strict=True)
+            if _fails_not_alone(runner, job, report)
+        ]
+        again = _meet(runner, staying)
+        if _timed(again) >= _timed(reports):
+            kept, reports = staying, again
+    out = []
+    for (record, _), report in zip(kept, reports, strict=True):
+        data = measurement_data(report.measurement, runner.problem)
+        if report.outcome == Outcome.CORRECT and data is not None:
+            out.append((record, data))
+    return out
+
+
+def _jobs(runner: TrialRunner, candidates: Sequence[TrialRecord]) -> list[tuple[TrialRecord, Job]]:
+    """A job for each of ``candidates`` that compiles."""
+    timing = runner.timing
+    out = []
     for record, prepared in [(r, runner.prepare(Configuration.parse(r.configuration))) for r in candidates]:
         if prepared.compiling is None:
             continue
         try:
-            kernels.append(prepared.compiling.result())
+            kernel: CompiledKernel = prepared.compiling.result()
         except CompileError:
             continue
-        kept.append(record)
-    timing = runner.timing
-    jobs = [
-        Job(
-            problem=runner.problem,
-            kernel=kernel,
-            seed=timing.trial_seed(record.number),
-            regime=timing.regime,
-            cache=timing.cache,
-            verify=False,
-            effort="final",
-        )
-        for record, kernel in zip(kept, kernels, strict=True)
-    ]
-    if not jobs:
-        return
-    reports = runner.device.compare(jobs, BASE_LIMIT + LIMIT_EACH * len(jobs))
-    for record, report in zip(kept, reports, strict=True):
-        data = measurement_data(report.measurement, runner.problem)
-        if report.outcome == Outcome.CORRECT and data is not None:
-            study.add_measurement(record.id, data, final=True)
+        seed = timing.trial_seed(record.number)
+        job = Job(runner.problem, kernel, seed, timing.regime, timing.cache, verify=False, effort="final")
+        out.append((record, job))
+    return out
+
+
+def _meet(runner: TrialRunner, kept: Sequence[tuple[TrialRecord, Job]]) -> list[Report]:
+    if not kept:
+        return []
+    return runner.device.compare([job for _, job in kept], BASE_LIMIT + LIMIT_EACH * len(kept))
+
+
+def _fails_not_alone(runner: TrialRunner, job: Job, report: Report) -> bool:
+    """Whether a kernel may meet the others again: it did no harm, or does none when it runs alone."""
+    if report.killed or report.outcome in (Outcome.CORRECT, Outcome.UNSTABLE):
+        return not report.killed
+    return runner.report(replace(job, effort="trial")).outcome in (Outcome.CORRECT, Outcome.UNSTABLE)
+
+
+def _timed(reports: Sequence[Report]) -> int:
+    return sum(report.outcome == Outcome.CORRECT for report in reports)

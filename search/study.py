@@ -19,7 +19,7 @@ from gemmtune.device import open_device
 from gemmtune.device.base import Cache, Device, Outcome, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
-from gemmtune.search.finals import finalists, run_finals
+from gemmtune.search.finals import finalists, measure_finalists, still_to_meet
 from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
@@ -50,6 +50,7 @@ class StudyResult:
         seconds: wall time of this run.
         valid, raw: configurations in the space, and before its rules.
         estimated: times are estimates.
+        database_seconds: wall time of this run in which trials were claimed and recorded.
     """
 
     problem: Problem
@@ -63,6 +64,7 @@ class StudyResult:
     valid: int
     raw: int
     estimated: bool
+    database_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ def _study(
         resumed=course.resumed,
         interrupted=interrupted,
         seconds=time.monotonic() - began,
+        database_seconds=course.database_seconds,
         valid=len(space),
         raw=space.raw_size,
         estimated=device.estimates,
@@ -221,14 +224,17 @@ def _elders(history: History, study: Study) -> tuple[TrialRecord, ...]:
 
 def _finals(course: Course, observer: Observer) -> bool:
     """Run the finals unless these finalists have met already; True where Ctrl-C ended them."""
-    candidates = finalists(course.records)
-    if not candidates or all(record.final for record in candidates):
+    candidates = still_to_meet(finalists(course.records), course.study.history)
+    if not candidates:
         return False
     observer.finals_started(course.space.problem, len(candidates))
     try:
-        run_finals(course.runner, course.study, candidates)
+        times = measure_finalists(course.runner, candidates)
     except KeyboardInterrupt:
         return True
+    for record, data in times:
+        with course.writing():
+            course.study.add_measurement(record.id, data, final=True)
     return False
 
 

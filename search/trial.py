@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gemmtune.codegen.cache import KernelCache
@@ -21,8 +22,12 @@ from gemmtune.space.errors import CompileError, ConfigurationError, ExpressionEr
 from gemmtune.space.family import Family
 from gemmtune.space.problem import Problem
 
-REUSABLE = frozenset(Outcome) - {Outcome.INFRASTRUCTURE, Outcome.TIMEOUT, Outcome.COMPILE}
-"""Outcomes that hold for every kernel of the same binary."""
+REUSABLE = frozenset(Outcome) - {Outcome.INFRASTRUCTURE, Outcome.COMPILE}
+"""Outcomes that hold for every kernel of the same binary: what one copy of it did, no other has to do again."""
+DISTURBED = frozenset({Outcome.UNSTABLE, Outcome.INFRASTRUCTURE})
+"""Outcomes that say more of the machine at that moment than of the kernel: they are worth another attempt."""
+FATAL = frozenset({Outcome.TIMEOUT, Outcome.LAUNCH, Outcome.OUT_OF_MEMORY})
+"""Outcomes of kernels that may have cost a worker its life."""
 
 
 class Compiler(Protocol):
@@ -58,10 +63,21 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The result of a trial, and the identity of its binary where it has one."""
+    """The result of a trial, and the identity of its binary where it has one.
+
+    ``disturbed``: it says little of the kernel, which is worth another attempt. No kernel that cost its worker the life
+    is.
+    """
 
     result: TrialResult
     binary: str | None = None
+    disturbed: bool = False
+
+    def after(self, earlier: Attempt) -> Attempt:
+        """A second attempt: the result is its own, with a note on the ``earlier`` one."""
+        note = f"Tried twice; at first: {earlier.result.detail or earlier.result.outcome}"
+        detail = f"{self.result.detail} {note}" if self.result.detail else note
+        return replace(self, result=replace(self.result, detail=detail), disturbed=False)
 
 
 class TrialRunner:
@@ -126,19 +142,18 @@ class TrialRunner:
         if twin is not None:
             return Attempt(reused(twin, data, seconds), binary)
         started = time.perf_counter()
-        report = self._report(self._job(kernel, number, best))
+        report = self.report(self._job(kernel, number, best))
         elapsed = time.perf_counter() - started
-        if report.outcome == Outcome.CORRECT:
-            self._limit.succeeded(report.seconds)
+        blamed = report.killed and report.outcome == Outcome.INFRASTRUCTURE  # it ended the worker, in whatever way
         result = TrialResult(
-            outcome=report.outcome,
+            outcome=Outcome.LAUNCH if blamed else report.outcome,
             detail=report.detail,
             kernel=data,
             verification=verification_data(report.verification),
             measurement=measurement_data(report.measurement, self.problem),
             seconds={**seconds, **report.seconds, "device": elapsed},
         )
-        return Attempt(result, binary)
+        return Attempt(result, binary, report.outcome in DISTURBED and not report.killed)
 
     def remember(self, binary: str | None, record: TrialRecord) -> None:
         """From now on the result of ``binary`` is that of ``record``."""
@@ -146,9 +161,25 @@ class TrialRunner:
             self._binaries.setdefault(binary, record)
 
     def recall(self, records: Iterable[TrialRecord]) -> None:
-        """Remember the binaries of an earlier run, as far as the cache still has them."""
+        """Remember the binaries of an earlier run, as far as the cache still has them.
+
+        Those that may have killed a worker are compiled again where it has not: none of them is to have a second go
+        under another configuration's name.
+
+        Raises:
+            ToolchainError: nothing can be compiled here.
+        """
+        lost: list[tuple[TrialRecord, Prepared]] = []
         for record in records:
-            self.remember(self._cached_binary(record), record)
+            binary = self._cached_binary(record)
+            if binary is None and record.outcome in FATAL and record.cubin_sha256 and record.family in self._families:
+                lost.append((record, self.prepare(Configuration.parse(record.configuration))))
+            self.remember(binary, record)
+        for record, prepared in lost:
+            if prepared.compiling is not None:
+                with suppress(CompileError):
+                    kernel = prepared.compiling.result()
+                    self.remember(binary_identity(kernel.source, kernel.cubin), record)
 
     def _cached_binary(self, record: TrialRecord) -> str | None:
         if self._kernels is None or not record.cubin_sha256 or record.family not in self._families:
@@ -172,11 +203,18 @@ class TrialRunner:
             best_ratio=best.ratio if best else None,
         )
 
-    def _report(self, job: Job) -> Report:
-        """The device's report; what it raises in spite of its contract costs this trial alone."""
+    def report(self, job: Job) -> Report:
+        """The device's report on one job; what it raises in spite of its contract costs this job alone.
+
+        Raises:
+            ToolchainError: nothing can be run here.
+        """
         try:
-            return self.device.run(job, self._limit.limits)
+            report = self.device.run(job, self._limit.limits)
         except ToolchainError:
             raise
         except GemmtuneError as error:
             return Report(Outcome.INFRASTRUCTURE, str(error))
+        if report.outcome == Outcome.CORRECT:
+            self._limit.succeeded(report.seconds)
+        return report

@@ -237,7 +237,7 @@ def test_a_device_that_raises_costs_that_trial_alone(problem, fake_device, histo
 
 def test_a_device_that_fails_again_and_again_ends_the_study_with_a_sentence(problem, fake_device, history):
     device = fake_device(outcomes=lambda c: Outcome.INFRASTRUCTURE)
-    with pytest.raises(ToolchainError, match=r"cuda:0 failed 8 trials in a row .* run the same command"):
+    with pytest.raises(ToolchainError, match=r"cuda:0 failed 8 times in a row .* run the same command"):
         tune(problem, device, trials=28, history=history)
     assert len(device.jobs) == 8
 
