@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gemmtune.diagnose import machine, selfcheck
 from gemmtune.diagnose.check import Check, Found, Status, guarded, ok, problem, skipped, warning
 from gemmtune.space.configuration import Configuration
-from gemmtune.space.errors import GemmtuneError, ToolchainError
+from gemmtune.space.errors import GemmtuneError, ToolchainError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import TABLE, Gpu
 
@@ -44,7 +44,7 @@ def examine(
     """Every check, in order, each as soon as it is done.
 
     Args:
-        problems: what is to be multiplied.
+        problems: what is to be multiplied, one or several.
         device: ``cuda:N`` or ``emulator:NAME``; by default the first GPU, else the emulated H200.
         history: which history, as for :class:`gemmtune.db.History`.
         pack: a pack whose kernels should serve this GPU.
@@ -59,7 +59,7 @@ def examine(
         groups = [(MACHINE, _machine(patient, history))]
         groups += [(gemm.key, _problem(patient, gemm, pack)) for gemm in problems]
         if noise:
-            groups.append((NOISE, iter([("false differences", lambda: _noise(patient.device, tell))])))
+            groups.append((NOISE, iter([("false differences", lambda: _noise(patient.device, problems[0], tell))])))
         for group, looks in groups:
             for name, look in looks:
                 tell(f"{group}: {name}")
@@ -168,13 +168,13 @@ def _device(patient: _Patient) -> Found:
     facts += f", MIG {gpu.mig}" if gpu.mig else ""
     if patient.device is None:
         asked = (patient.spec or "").startswith("cuda")
-        rest = f"; what follows is about {gpu.name}, which stands in" if asked else ""
-        return problem(f"{patient.broken}{rest}")
+        about = f"what follows is about {gpu.name}, which stands in: " if asked else ""
+        return problem(f"{patient.spec or 'the device'} cannot be used; {about}{patient.broken}")
     data = {"name": patient.device.name, "gpu": gpu.name, "key": gpu.key, "emulated": not patient.real}
     if patient.missing:
         return warning(
             f"{patient.device.name} stands in ({facts}): kernels are proved on the CPU, and times are estimates",
-            f"to use a GPU: {patient.missing}",
+            "to use a GPU, mend what is said below of the driver and CuPy",
             **data,
         )
     return ok(f"{patient.device.name}, {facts}", **data)
@@ -185,7 +185,7 @@ def _if_there(look: Callable[[], Found]) -> Found:
     try:
         return look()
     except GemmtuneError as error:
-        return skipped(f"only a GPU needs it: {error}")
+        return skipped("not here, and only a GPU needs it", str(error))
 
 
 # -------------------------------------------------------------------------------------------------------- the problem
@@ -210,13 +210,19 @@ def _works(patient: _Patient, gemm: Gemm) -> Found:
         return skipped("the device cannot be opened")
     m, n, k = _SMALL
     small = Gemm(m, n, k, gemm.dtype, gemm.out_dtype, gemm.layout, gemm.epilogue)
+    try:
+        selfcheck.target(patient.gpu)
+    except GemmtuneError:
+        return skipped("no kernel can be compiled: see target")
     return selfcheck.works(_run(patient.device, small, Configuration.of("naive", {})))
 
 
 def _warm_up(patient: _Patient, gemm: Gemm) -> Found:
     """One trial of the problem, in which the card is warmed before it is timed."""
-    if patient.device is None or patient.device.estimates:
-        return selfcheck.no_clocks()
+    if patient.device is None:
+        return skipped("the device cannot be opened")
+    if patient.device.estimates:
+        return skipped("an emulated GPU has no clock to warm: run this where the GPU is")
     from gemmtune.device.cuda.card import read_card
 
     watch = patient.monitor()
@@ -225,24 +231,17 @@ def _warm_up(patient: _Patient, gemm: Gemm) -> Found:
 
 
 def _run(device: Device, gemm: Gemm, configuration: Configuration | None = None) -> Report:
-    """Prove one kernel of the problem; without a configuration also time it, and take the best starting point."""
-    import numpy as np
-
+    """Prove one kernel of the problem; without a configuration also time it, and take what a search tries first."""
     from gemmtune.codegen.cache import KernelCache
     from gemmtune.codegen.nvrtc import compile_kernel
     from gemmtune.codegen.render import render
     from gemmtune.device.base import Job, Limits
-    from gemmtune.search.start import known_points, starting_points
-    from gemmtune.space.families import families_for
-    from gemmtune.space.space import Space
+    from gemmtune.search.noise import good_kernel
 
-    measure = configuration is None
     if configuration is None:
-        space = Space(gemm, device.gpu, families_for(gemm, device.gpu))
-        points = known_points(space, 1) or starting_points(space, 1, np.random.default_rng(0))
-        configuration = space[points[0]]
+        return device.run(Job(gemm, good_kernel(gemm, device), seed=0), Limits())
     kernel = compile_kernel(render(gemm, configuration), device.gpu.arch, KernelCache())
-    return device.run(Job(gemm, kernel, seed=0, measure=measure), Limits())
+    return device.run(Job(gemm, kernel, seed=0, measure=False), Limits())
 
 
 def _free(patient: _Patient) -> int | None:
@@ -257,25 +256,26 @@ def _free(patient: _Patient) -> int | None:
 # ---------------------------------------------------------------------------------------------------------- the noise
 
 
-def _noise(device: Device | None, tell: Callable[[str], None]) -> Found:
+def _noise(device: Device | None, gemm: Gemm, tell: Callable[[str], None]) -> Found:
     """How often this machine sees a difference between a kernel and itself."""
     if device is None:
         return skipped("the device cannot be opened")
-    if device.estimates:
-        return skipped("estimates have no noise: run this where the GPU is")
     from gemmtune.search.noise import measure_noise
 
-    found = measure_noise(device, progress=lambda *words: tell(f"noise: {' '.join(map(str, words))}"))
-    share = found.false_differences / found.pairs
+    try:
+        found = measure_noise(device, gemm, progress=lambda done, of: tell(f"noise: {done} of {of} pairs"))
+    except UnsupportedError:
+        return skipped("estimates have no noise: run this where the GPU is")
     data = {
-        "pairs": found.pairs, "false_differences": found.false_differences, "rate": found.rate,
-        "threshold": found.threshold, "spread": found.spread,
+        "problem": found.problem, "configuration": found.configuration, "pairs": found.pairs,
+        "false_differences": found.false_differences, "rate": found.rate, "threshold": found.threshold,
+        "spread": found.spread, "disturbed": found.disturbed,
     }  # fmt: skip
     text = (
-        f"{found.false_differences} of {found.pairs} pairs of one kernel with itself seemed to differ by more than "
-        f"{100 * found.threshold:g} % ({100 * share:.1f} %)"
+        f"of {found.pairs} pairs of one kernel with itself {found.false_differences} seemed to differ by more than "
+        f"{100 * found.threshold:g} % ({100 * found.rate:.1f} %); 95 % of them agree within {100 * found.spread:.2f} %"
     )
-    if share > MOST_FALSE:
+    if found.rate > MOST_FALSE:
         return warning(
             text,
             "end other programs on the GPU, let it cool, check its power cap; until then take differences below "

@@ -116,19 +116,18 @@ def cache() -> Found:
 
 def database(url: str | None) -> Found:
     """The history: whether it is whole, of the current schema, and can be written."""
-    from gemmtune.db.engine import resolve, where
+    from gemmtune.db.engine import file_of, locate
     from gemmtune.db.health import examine_history
 
-    resolved = resolve(url)
-    path = Path(resolved.database) if resolved.get_backend_name() == "sqlite" and resolved.database else None
-    if path is not None and path.name != ":memory:" and not path.exists():
+    path = file_of(locate(url))
+    if path is not None and not path.exists():
         blocked = _not_writable(path.parent)
         if blocked:
             return problem(f"{path} is to be made, but {blocked}", "give another with --db or GEMMTUNE_DB")
         return ok(f"none yet: the first 'gemmtune tune' makes {path}", path=str(path), exists=False)
     health = examine_history(url)
     data = {
-        "path": where(resolved), "exists": True, "schema": health.schema, "bytes": health.bytes,
+        "path": health.location, "exists": True, "schema": health.schema, "bytes": health.bytes,
         "studies": health.studies, "trials": health.trials, "claimed": health.claimed, "faults": list(health.faults),
     }  # fmt: skip
     size = "" if health.bytes is None else f", {_size(health.bytes)}"

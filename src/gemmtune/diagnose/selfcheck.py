@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmtune.diagnose.check import Found, join, ok, problem, skipped, warning
+from gemmtune.diagnose.check import Found, join, ok, problem, warning
 from gemmtune.space.dtypes import DTYPES
 from gemmtune.space.errors import ProblemError, UnsupportedError
 from gemmtune.space.estimate import LAUNCH_US, floor_us
@@ -54,6 +54,12 @@ def precision(gemm: Gemm, gpu: Gpu) -> Found:
         return ok(text, **data)
     if gemm.dtype in ("fp16", "bf16"):
         idle = gpu.peak.get(gemm.dtype, 0.0) / 1e12
+        if not idle:
+            return warning(
+                f"{text}; the tensor cores of {gpu.name} do not multiply {gemm.dtype}",
+                "use --dtype fp16, which they do multiply" if "fp16" in gpu.peak else "expect the speed of fp32",
+                **data,
+            )
         return warning(
             f"{text}; no family uses the tensor cores of {gpu.name} ({idle:.0f} TFLOP/s), but cuBLAS does",
             "expect the baseline to win; tuned kernels pay on Turing and newer",
@@ -71,7 +77,7 @@ def precision(gemm: Gemm, gpu: Gpu) -> Found:
 
 def operands(gemm: Gemm) -> Found:
     """Whether rows start where 16-byte loads can."""
-    narrow, cures, steps = [], [], {}
+    narrow, padded, steps = [], [], {}
     for tensor in gemm.tensors():
         if tensor.shape[0] == 1:
             continue
@@ -79,15 +85,14 @@ def operands(gemm: Gemm) -> Found:
         step = math.gcd(tensor.ld * size, VECTOR)
         steps[tensor.name] = step
         if step < VECTOR:
-            padded = -(-tensor.ld * size // VECTOR) * VECTOR // size
-            narrow.append(f"rows of {tensor.name} are {tensor.ld * size} bytes apart: {step}-byte access")
-            cures.append(f"{tensor.name} {padded}")
+            narrow.append(f"{step} bytes in {tensor.name} (rows are {tensor.ld * size} bytes apart)")
+            padded.append(f"{-(-tensor.ld * size // VECTOR) * VECTOR // size} in {tensor.name}")
     packed = all(t.ld == t.shape[1] for t in gemm.tensors())
     if narrow:
         slow = "; below 4 bytes there is no asynchronous copy either" if min(steps.values()) < 4 else ""
         return warning(
-            f"{'; '.join(narrow)} in place of {VECTOR}{slow}",
-            f"give rows a pitch of a multiple of {VECTOR} bytes ({', '.join(cures)} elements): pad the size, or "
+            f"in place of {VECTOR} bytes at once, kernels access {join(narrow)}{slow}",
+            f"give rows a pitch of a multiple of {VECTOR} bytes ({join(padded)} elements): pad the size, or "
             "multiply a view of a wider buffer",
             access_bytes=steps,
             packed=packed,
@@ -231,7 +236,7 @@ def memory(gemm: Gemm, gpu: Gpu, free: int | None) -> Found:
             f"{_mib(RESERVE)} for libraries and proof",
             **data,
         )
-    if copies < wanted:
+    if copies < wanted and copies * each < 3 * gpu.l2:
         return warning(
             f"{text}: room for {copies} of the {wanted} sets that timing rotates through, so L2 flatters",
             "end other programs on the GPU, or read the times as those of a warm cache",
@@ -243,12 +248,8 @@ def memory(gemm: Gemm, gpu: Gpu, free: int | None) -> Found:
             "read its times as those of a warm cache",
             **data,
         )
-    return ok(f"{text}; {copies} sets rotate, so that none is left in the L2 ({_mib(gpu.l2)})", **data)
-
-
-def no_clocks() -> Found:
-    """What an emulated device says of warming up."""
-    return skipped("an emulated GPU has no clock to warm: run this where the GPU is")
+    sets = f"{copies} sets rotate, so that none" if copies > 1 else "one set is so large that nothing"
+    return ok(f"{text}; {sets} is left in the L2 ({_mib(gpu.l2)})", **data)
 
 
 # ------------------------------------------------------------------------------------------------------------ internals
@@ -282,7 +283,7 @@ def _unit_of_any(family: Family, gemm: Gemm, gpu: Gpu) -> str:
 
 
 def _us(us: float) -> str:
-    return f"{us:.0f}" if us >= 100 else f"{us:.3g}"
+    return f"{us:.0f}" if us >= 100 else f"{us:.2g}" if us < 1 else f"{us:.3g}"
 
 
 def _mib(count: int) -> str:
