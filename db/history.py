@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
 from gemmtune.db import merge as merging
@@ -50,6 +50,7 @@ class History:
     def __init__(self, url: str | Path | None = None, *, create: bool = True, timeout: float = LOCK_TIMEOUT) -> None:
         self.url = resolve(url, create=create)
         self.timeout = timeout
+        self._moment = 0.0
         self._engine = open_engine(self.url, timeout)
         self._writer = self._engine.execution_options(**{WRITE: True})
         try:
@@ -89,6 +90,17 @@ class History:
             session.connection()  # begin now: a lock is waited for here, and nowhere later
             yield session
 
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A connection in one writing transaction, as :meth:`writing`: for rows that need no objects, and quicker."""
+        with translated(self.url, self.timeout), self._writer.begin() as connection:
+            yield connection
+
+    def now(self) -> float:
+        """Seconds since the epoch, but never earlier than the time before: moments of a run keep their order."""
+        self._moment = max(self._moment, time.time())
+        return self._moment
+
     # -------------------------------------------------------------------------------------------------------- studies
 
     def open_study(self, spec: StudySpec) -> Study:
@@ -109,14 +121,11 @@ class History:
             study = session.scalar(same.order_by(done.desc(), m.Study.created, m.Study.uuid).limit(1))
             resumed = study is not None
             if study is None:
+                older = select(m.Study).where(m.Study.spec == digest)
+                parent = session.scalar(older.order_by(m.Study.created.desc(), m.Study.uuid).limit(1))
                 study = m.Study(
                     uuid=store.new_uuid(),
-                    parent_uuid=session.scalar(
-                        select(m.Study.uuid)
-                        .where(m.Study.spec == digest)
-                        .order_by(m.Study.created.desc(), m.Study.uuid)
-                        .limit(1)
-                    ),
+                    parent_uuid=parent.uuid if parent else None,
                     spec=digest,
                     problem_id=store.add_problem(session, spec.problem_key, spec.problem_json),
                     gpu_id=store.add_gpu(session, spec.gpu),
@@ -127,12 +136,13 @@ class History:
                     families=list(spec.families),
                     strategy=spec.strategy,
                     seed=spec.seed,
-                    created=time.time(),
+                    # Later than its parent, also where the clock was set back: the newest environment counts.
+                    created=max(self.now(), parent.created + store.TICK) if parent else self.now(),
                 )
                 session.add(study)
                 session.flush()
-            parent = session.scalar(select(m.Study.id).where(m.Study.uuid == study.parent_uuid))
-            return Study(self, spec, study.id, study.uuid, parent, resumed)
+            parent_id = session.scalar(select(m.Study.id).where(m.Study.uuid == study.parent_uuid))
+            return Study(self, spec, study.id, study.uuid, parent_id, resumed)
 
     # -------------------------------------------------------------------------------------------------------- queries
 
@@ -252,7 +262,7 @@ class History:
             DatabaseError: a cubin does not have the hash it is given under.
         """
         with self.writing() as session:
-            return store.add_export(session, name, manifest_sha256, dict(contents), time.time())
+            return store.add_export(session, name, manifest_sha256, dict(contents), self.now())
 
     def exports(self) -> list[ExportRecord]:
         """Exported packs, the latest first."""

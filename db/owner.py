@@ -31,7 +31,7 @@ class Owner:
     def left_behind(self, claimed: float, now: float) -> bool:
         """Whether a claim made at ``claimed`` (seconds since the epoch) has no living owner at ``now``."""
         if self.host != socket.gethostname():
-            return now - claimed > LEASE
+            return abs(now - claimed) > LEASE  # a claim from far ahead was made by a clock that has been set back since
         return start_token(self.pid) != self.token
 
     def __str__(self) -> str:

@@ -106,6 +106,11 @@ class TrialResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+def score(us: float, ratio: float | None) -> float:
+    """See :attr:`Timing.score`."""
+    return us if ratio is None else -ratio
+
+
 @dataclass(frozen=True)
 class Timing:
     """The time that counts for a trial. ``final`` says whether it is a finalist's, measured among its rivals."""
@@ -126,7 +131,7 @@ class Timing:
 
         One column, ascending, that puts rated kernels first and the best of them in front.
         """
-        return self.us if self.ratio is None else -self.ratio
+        return score(self.us, self.ratio)
 
     @property
     def score_bound(self) -> float:

@@ -10,9 +10,22 @@ import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import case, false, func, null, select, update
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Table,
+    Update,
+    bindparam,
+    case,
+    false,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from gemmtune.db import models as m
@@ -21,7 +34,25 @@ from gemmtune.space.errors import DatabaseError
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import problem_from_json
 
+TICK = 1e-6
+"""Seconds between moments that must not be equal; a float of seconds since the epoch resolves a quarter of it."""
 _Described = m.Gpu | m.Environment | m.Problem | m.Kernel
+
+
+def table(model: type[m.Base]) -> Table:
+    """The table of a model, for statements that need no objects of it."""
+    return cast(Table, model.__table__)
+
+
+# What every trial writes is built once: making a statement costs more than running it.
+_TEMPLATE, _MEASUREMENT = table(m.Template), table(m.Measurement)
+_FIND_TEMPLATE = select(_TEMPLATE.c.id, _TEMPLATE.c.text == "").where(_TEMPLATE.c.hash == bindparam("hash"))
+_FIND_DESCRIBED = {
+    model: select(table(model).c.id).where(table(model).c.digest == bindparam("digest"))
+    for model in (m.Gpu, m.Environment, m.Problem, m.Kernel)
+}
+_INSERT = {into: insert(into) for into in (_TEMPLATE, _MEASUREMENT, *(table(model) for model in _FIND_DESCRIBED))}
+_ADD_VERIFICATION, _ADD_BASELINE = insert(table(m.Verification)), insert(table(m.Baseline))
 
 
 def new_uuid() -> str:
@@ -117,15 +148,17 @@ def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
     return _intern(session, m.Problem, content)
 
 
-def add_kernel(session: Session, kernel: KernelData, configuration: str) -> int:
+def add_kernel(connection: Connection, kernel: KernelData, configuration: str) -> int:
     """The id of this kernel's row; its template's text is stored with the first kernel that brings it."""
-    template = session.scalar(select(m.Template).where(m.Template.hash == kernel.template_hash))
-    if template is None:
-        template = m.Template(hash=kernel.template_hash, text=kernel.template_text)
-        session.add(template)
-        session.flush()
-    elif not template.text:
-        template.text = kernel.template_text
+    found = connection.execute(_FIND_TEMPLATE, {"hash": kernel.template_hash}).first()
+    if found is None:
+        template = {"hash": kernel.template_hash, "text": kernel.template_text}
+        template_id = _inserted(connection, _TEMPLATE, template)
+    else:
+        template_id, lacks_text = found
+        if lacks_text and kernel.template_text:
+            complete = update(_TEMPLATE).where(_TEMPLATE.c.id == template_id).values(text=kernel.template_text)
+            connection.execute(complete)
     content = {
         "configuration": configuration,
         "cubin_sha256": kernel.cubin_sha256,
@@ -138,51 +171,51 @@ def add_kernel(session: Session, kernel: KernelData, configuration: str) -> int:
         "stack_bytes": kernel.stack_bytes,
         "shared_bytes": kernel.shared_bytes,
     }
-    return _intern(session, m.Kernel, content, parents={"template_id": template.id}, named={"template": template.hash})
+    named = {"template": kernel.template_hash}
+    return _intern(connection, m.Kernel, content, parents={"template_id": template_id}, named=named)
 
 
-def add_verification(session: Session, trial_id: int, data: VerificationData) -> None:
+def add_verification(connection: Connection, trial_id: int, data: VerificationData) -> None:
     """Store the proof of a trial."""
-    session.add(
-        m.Verification(
-            trial_id=trial_id,
-            passed=bool(data.passed),
-            rel_error=_worst(data.rel_error),
-            error_bound=_worst(data.error_bound),
-            excess=_worst(data.excess),
-            coverage=float(data.coverage),
-            checks=list(data.checks),
-            detail=data.detail,
-        )
-    )
+    row = {
+        "trial_id": trial_id,
+        "passed": bool(data.passed),
+        "rel_error": _worst(data.rel_error),
+        "error_bound": _worst(data.error_bound),
+        "excess": _worst(data.excess),
+        "coverage": float(data.coverage),
+        "checks": list(data.checks),
+        "detail": data.detail,
+    }
+    connection.execute(_ADD_VERIFICATION, row)
 
 
-def add_measurement(session: Session, trial_id: int, data: MeasurementData, *, final: bool, now: float) -> None:
-    """Append a measurement to a trial; :func:`refresh_scores` afterwards."""
-    row = m.Measurement(
-        uuid=new_uuid(),
-        trial_id=trial_id,
-        final=final,
-        estimated=bool(data.estimated),
-        us=float(data.us),
-        us_low=float(data.us_low),
-        us_high=float(data.us_high),
-        ratio=_optional(data.ratio),
-        ratio_low=_optional(data.ratio_low),
-        ratio_high=_optional(data.ratio_high),
-        clock_mhz=_optional(data.clock_mhz),
-        throttle=data.throttle,
-        counters=plain(data.counters),
-        samples=pack_samples(data.samples),
-        measured=now,
-    )
-    session.add(row)
-    session.flush()
+def add_measurement(
+    connection: Connection, trial_id: int, data: MeasurementData, *, final: bool, measured: float
+) -> None:
+    """Append a measurement, made at ``measured``, to a trial; :func:`refresh_scores` afterwards."""
+    row = {
+        "uuid": new_uuid(),
+        "trial_id": trial_id,
+        "final": final,
+        "estimated": bool(data.estimated),
+        "us": float(data.us),
+        "us_low": float(data.us_low),
+        "us_high": float(data.us_high),
+        "ratio": _optional(data.ratio),
+        "ratio_low": _optional(data.ratio_low),
+        "ratio_high": _optional(data.ratio_high),
+        "clock_mhz": _optional(data.clock_mhz),
+        "throttle": data.throttle,
+        "counters": plain(data.counters),
+        "samples": pack_samples(data.samples),
+        "measured": measured,
+    }
+    measurement_id = _inserted(connection, _MEASUREMENT, row)
     if data.baseline_us is not None:
         samples = pack_samples(data.baseline_samples)
-        session.add(
-            m.Baseline(measurement_id=row.id, name=data.baseline_name, us=float(data.baseline_us), samples=samples)
-        )
+        baseline = {"name": data.baseline_name, "us": float(data.baseline_us), "samples": samples}
+        connection.execute(_ADD_BASELINE, {"measurement_id": measurement_id, **baseline})
 
 
 def add_export(session: Session, name: str, manifest: str, cubins: Mapping[str, bytes], now: float) -> str:
@@ -207,31 +240,37 @@ def add_export(session: Session, name: str, manifest: str, cubins: Mapping[str, 
     return row.uuid
 
 
-def refresh_scores(session: Session, trial_ids: Iterable[int]) -> None:
+def refresh_scores(connection: Session | Connection, trial_ids: Iterable[int]) -> None:
     """Bring ``score`` and ``final`` of these trials up to date with their measurements.
 
     The latest final measurement counts, else the latest of all. The score is that of
     :attr:`gemmtune.db.records.Timing.score`. Only correct trials have one.
     """
-    session.flush()
-    counts = (
-        select(m.Measurement)
-        .where(m.Measurement.trial_id == m.Trial.id)
-        .order_by(m.Measurement.final.desc(), m.Measurement.measured.desc(), m.Measurement.uuid.desc())
-        .limit(1)
-        .correlate(m.Trial)
-    )
-    score = case((m.Measurement.ratio.is_not(None), -m.Measurement.ratio), else_=m.Measurement.us)
-    values = {
-        m.Trial.score: case(
-            (m.Trial.outcome == CORRECT, counts.with_only_columns(score).scalar_subquery()), else_=null()
-        ),
-        m.Trial.final: func.coalesce(counts.with_only_columns(m.Measurement.final).scalar_subquery(), false()),
-    }
+    if isinstance(connection, Session):
+        connection.flush()
     wanted = list(trial_ids)
     for start in range(0, len(wanted), 500):
-        some = m.Trial.id.in_(wanted[start : start + 500])
-        session.execute(update(m.Trial).where(some).values(values), execution_options={"synchronize_session": False})
+        connection.execute(_REFRESH, {"trials": wanted[start : start + 500]})
+
+
+def _refreshing() -> Update:
+    trial, measurement = table(m.Trial).c, _MEASUREMENT.c
+    counts = (
+        select()
+        .where(measurement.trial_id == trial.id)
+        .order_by(measurement.final.desc(), measurement.measured.desc(), measurement.uuid.desc())
+        .limit(1)
+        .correlate(table(m.Trial))
+    )
+    score = case((measurement.ratio.is_not(None), -measurement.ratio), else_=measurement.us)
+    values = {
+        "score": case((trial.outcome == CORRECT, counts.add_columns(score).scalar_subquery()), else_=null()),
+        "final": func.coalesce(counts.add_columns(measurement.final).scalar_subquery(), false()),
+    }
+    return update(table(m.Trial)).where(trial.id.in_(bindparam("trials", expanding=True))).values(values)
+
+
+_REFRESH = _refreshing()
 
 
 def failure_pattern(detail: str) -> str:
@@ -241,7 +280,7 @@ def failure_pattern(detail: str) -> str:
 
 
 def _intern(
-    session: Session,
+    connection: Session | Connection,
     model: type[_Described],
     content: Mapping[str, Any],
     parents: Mapping[str, int] | None = None,
@@ -249,13 +288,17 @@ def _intern(
 ) -> int:
     """The id of the row with this content. Its digest names parents by their natural keys, as a row that travels."""
     key = digest({**content, **(named or {})})
-    found = session.scalar(select(model.id).where(model.digest == key))
+    found = connection.execute(_FIND_DESCRIBED[model], {"digest": key}).scalar()
     if found is not None:
-        return found
-    row = model(digest=key, **content, **(parents or {}))
-    session.add(row)
-    session.flush()
-    return row.id
+        return int(found)
+    return _inserted(connection, table(model), {"digest": key, **content, **(parents or {})})
+
+
+def _inserted(connection: Session | Connection, into: Table, row: Mapping[str, Any]) -> int:
+    """Insert a row; its id."""
+    result = cast("CursorResult[Any]", connection.execute(_INSERT[into], row))
+    (id_,) = result.inserted_primary_key or (0,)
+    return int(id_)
 
 
 def _worst(value: float) -> float:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from gemmtune.db import models as m
 from gemmtune.db import queries, store
 from gemmtune.db.owner import Owner, this_process
 from gemmtune.db.queries import CLAIMED, DONE
-from gemmtune.db.records import MeasurementData, StudySpec, TrialRecord, TrialResult
+from gemmtune.db.records import CORRECT, MeasurementData, StudySpec, TrialRecord, TrialResult, score
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import DatabaseError
 
 if TYPE_CHECKING:
     from gemmtune.db.history import History
+
+_TRIAL = store.table(m.Trial)
+_trial = _TRIAL.c
+# What every trial writes is built once: making a statement costs more than running it.
+_STUDY_ROW = select(m.Study.id).where(m.Study.id == bindparam("study")).with_for_update()
+_HELD = (_trial.id, _trial.started, _trial.owner_host, _trial.owner_pid, _trial.owner_token)
+_TAKEN = select(*_HELD, _trial.number, _trial.state, _trial.configuration).where(
+    _trial.study_id == bindparam("study"),
+    or_(_trial.number == bindparam("number"), _trial.configuration_key == bindparam("key")),
+)
+_CLAIMS = select(*_HELD).where(_trial.study_id == bindparam("study"), _trial.state == CLAIMED)
+_ONE = select(_trial.configuration, _trial.started).where(
+    _trial.id == bindparam("trial"), _trial.study_id == bindparam("study"), _trial.state == bindparam("state")
+)
+_LAST_MEASURED = select(func.max(m.Measurement.measured)).where(m.Measurement.trial_id == bindparam("trial"))
+_CLAIM, _FINISH = insert(_TRIAL), update(_TRIAL).where(_trial.id == bindparam("trial"))
 
 
 @dataclass(frozen=True)
@@ -66,50 +80,43 @@ class Study:
             DatabaseError: the number or the configuration is taken, by a finished trial or by a living owner.
         """
         owner = this_process()
-        with self.history.writing() as session:
-            # Where writers are not one after another anyway, the study's row orders the claims of a study.
-            session.execute(select(m.Study.id).where(m.Study.id == self.id).with_for_update())
-            taken = self._taken(session, number, configuration)
-            if any(trial.state == CLAIMED for trial in taken) and _release(session, self.id, own=False):
-                taken = self._taken(session, number, configuration)
+        row = {
+            "uuid": store.new_uuid(),
+            "study_id": self.id,
+            "number": number,
+            "state": CLAIMED,
+            "family": configuration.family,
+            "configuration": str(configuration),
+            "configuration_key": configuration.key,
+            "detail": "",
+            "pattern": "",
+            "seconds": {},
+            "started": self.history.now(),
+            "final": False,
+            "owner_host": owner.host,
+            "owner_pid": owner.pid,
+            "owner_token": owner.token,
+        }
+        same = {"study": self.id, "number": number, "key": configuration.key}
+        with self.history.transaction() as connection:
+            if connection.dialect.name not in ("sqlite", "postgresql"):
+                # Where writers are not one after another anyway, the study's row orders the claims of a study.
+                connection.execute(_STUDY_ROW, {"study": self.id})
+            taken = connection.execute(_TAKEN, same).all()
+            if any(trial.state == CLAIMED for trial in taken) and self._release(connection, own=False):
+                taken = connection.execute(_TAKEN, same).all()
             if taken:
                 raise DatabaseError(self._conflict(taken[0], number))
-            trial = m.Trial(
-                uuid=store.new_uuid(),
-                study_id=self.id,
-                kernel_id=None,
-                number=number,
-                state=CLAIMED,
-                family=configuration.family,
-                configuration=str(configuration),
-                configuration_key=configuration.key,
-                outcome=None,
-                detail="",
-                pattern="",
-                seconds={},
-                started=time.time(),
-                finished=None,
-                score=None,
-                final=False,
-                owner_host=owner.host,
-                owner_pid=owner.pid,
-                owner_token=owner.token,
-            )
-            session.add(trial)
-            session.flush()
-            return trial.id
+            (trial_id,) = connection.execute(_CLAIM, row).inserted_primary_key or (0,)
+            return int(trial_id)
 
-    def _taken(self, session: Session, number: int, configuration: Configuration) -> list[m.Trial]:
-        same = or_(m.Trial.number == number, m.Trial.configuration_key == configuration.key)
-        return list(session.scalars(select(m.Trial).where(m.Trial.study_id == self.id, same)))
-
-    def _conflict(self, trial: m.Trial, number: int) -> str:
+    def _conflict(self, trial: Any, number: int) -> str:
         what = (
             f"Trial {number} of study {self.id}" if trial.number == number else f"Configuration {trial.configuration}"
         )
         if trial.state == DONE:
             return f"{what} is already recorded as trial {trial.number}: read the study's trials before going on."
-        owner = Owner(trial.owner_host or "", trial.owner_pid or 0, trial.owner_token or "")
+        owner = _owner(trial)
         cure = "wait for that one or stop it"
         if owner.host != this_process().host:
             cure += "; if it is gone, run again in an hour or call release_claims(force=True)"
@@ -121,41 +128,38 @@ class Study:
         Raises:
             DatabaseError: the trial is not claimed (any more).
         """
-        now = time.time()
-        with self.history.writing() as session:
-            configuration = session.scalar(
-                select(m.Trial.configuration).where(
-                    m.Trial.id == trial_id, m.Trial.study_id == self.id, m.Trial.state == CLAIMED
-                )
-            )
-            if configuration is None:
+        timed, proof = result.measurement, result.verification
+        if timed:
+            self._check_kind(timed)
+        with self.history.transaction() as connection:
+            claimed = connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": CLAIMED}).first()
+            if claimed is None:
                 raise DatabaseError(
                     f"Trial {trial_id} of study {self.id} is not claimed: it is finished, or another process released "
                     f"the claim; let one process own a study."
                 )
-            kernel_id = store.add_kernel(session, result.kernel, configuration) if result.kernel else None
-            session.execute(
-                update(m.Trial)
-                .where(m.Trial.id == trial_id)
-                .values(
-                    state=DONE,
-                    kernel_id=kernel_id,
-                    outcome=str(result.outcome),
-                    detail=result.detail,
-                    pattern=store.failure_pattern(result.detail),
-                    seconds=store.plain(result.seconds),
-                    finished=now,
-                    owner_host=None,
-                    owner_pid=None,
-                    owner_token=None,
-                )
-            )
-            if result.verification:
-                store.add_verification(session, trial_id, result.verification)
-            if result.measurement:
-                self._check_kind(result.measurement)
-                store.add_measurement(session, trial_id, result.measurement, final=False, now=now)
-                store.refresh_scores(session, [trial_id])
+            # A clock that was set back must not end a trial before it began.
+            finished = max(self.history.now(), claimed.started)
+            kernel_id = store.add_kernel(connection, result.kernel, claimed.configuration) if result.kernel else None
+            row = {
+                "trial": trial_id,
+                "state": DONE,
+                "kernel_id": kernel_id,
+                "outcome": str(result.outcome),
+                "detail": result.detail,
+                "pattern": store.failure_pattern(result.detail),
+                "seconds": store.plain(result.seconds),
+                "finished": finished,
+                "score": score(timed.us, timed.ratio) if timed and result.outcome == CORRECT else None,
+                "owner_host": None,
+                "owner_pid": None,
+                "owner_token": None,
+            }
+            connection.execute(_FINISH, row)
+            if proof:
+                store.add_verification(connection, trial_id, proof)
+            if timed:
+                store.add_measurement(connection, trial_id, timed, final=False, measured=finished)
 
     def add_measurement(self, trial_id: int, measurement: MeasurementData, *, final: bool = True) -> None:
         """Append a measurement to a finished trial; the latest final one counts from now on.
@@ -164,14 +168,16 @@ class Study:
             DatabaseError: the study has no such finished trial.
         """
         self._check_kind(measurement)
-        with self.history.writing() as session:
-            found = select(m.Trial.id).where(m.Trial.id == trial_id, m.Trial.study_id == self.id, m.Trial.state == DONE)
-            if session.scalar(found) is None:
+        with self.history.transaction() as connection:
+            if connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": DONE}).first() is None:
                 raise DatabaseError(
                     f"Study {self.id} has no finished trial {trial_id}: finish it before measuring again."
                 )
-            store.add_measurement(session, trial_id, measurement, final=final, now=time.time())
-            store.refresh_scores(session, [trial_id])
+            # The latest one counts, also where the clock was set back since the one before.
+            last = connection.execute(_LAST_MEASURED, {"trial": trial_id}).scalar()
+            measured = self.history.now() if last is None else max(self.history.now(), last + store.TICK)
+            store.add_measurement(connection, trial_id, measurement, final=final, measured=measured)
+            store.refresh_scores(connection, [trial_id])
 
     def _check_kind(self, measurement: MeasurementData) -> None:
         """Keep estimates and measurements apart: a study's device gives the one or the other."""
@@ -188,17 +194,20 @@ class Study:
         Claims from another host count as left behind after an hour. ``force`` drops every claim: for when you know
         that no other process works on the study.
         """
-        with self.history.writing() as session:
-            return _release(session, self.id, own=True, force=force)
+        with self.history.transaction() as connection:
+            return self._release(connection, own=True, force=force)
+
+    def _release(self, connection: Connection, *, own: bool, force: bool = False) -> int:
+        now, me = self.history.now(), this_process()
+        gone: list[int] = []
+        for trial in connection.execute(_CLAIMS, {"study": self.id}):
+            owner = _owner(trial)
+            if force or (own and owner == me) or owner.left_behind(trial.started, now):
+                gone.append(trial.id)
+        if gone:
+            connection.execute(delete(_TRIAL).where(_trial.id.in_(gone)))
+        return len(gone)
 
 
-def _release(session: Session, study_id: int, *, own: bool, force: bool = False) -> int:
-    now, me = time.time(), this_process()
-    gone: list[int] = []
-    for trial in session.scalars(select(m.Trial).where(m.Trial.study_id == study_id, m.Trial.state == CLAIMED)):
-        owner = Owner(trial.owner_host or "", trial.owner_pid or 0, trial.owner_token or "")
-        if force or (own and owner == me) or owner.left_behind(trial.started, now):
-            gone.append(trial.id)
-    if gone:
-        session.execute(delete(m.Trial).where(m.Trial.id.in_(gone)))
-    return len(gone)
+def _owner(trial: Any) -> Owner:
+    return Owner(trial.owner_host or "", trial.owner_pid or 0, trial.owner_token or "")
