@@ -1,0 +1,295 @@
+"""Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--device cuda:0]``, on a GPU 3 to 4 minutes.
+
+Runs a fixed list of configurations twice, through the product's own course of trials, each in a history of its own:
+once without its faulty ones (40 % of them, of the family in ``tests/faults``), once whole. Then the winner of the whole
+list is measured once more in a fresh worker. Counted are faulty kernels that ended otherwise than they must, by how
+much the right ones' ratios to the baseline moved between the two runs (median and 90th percentile of |shift|), by how
+much the winner's did, and what dead workers left on the GPU. The figures go into the summary of a result file; the exit
+code is 1 where a bar is missed. ``--device emulator:h200 --size 64 --count 50`` rehearses it without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "faults"))
+
+from fault_family import FAULTS, fault_of, registered, several
+from fault_study import Finished, left_behind, mixed, near, try_list, zombies
+
+from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.nvrtc import compile_kernel
+from gemmtune.codegen.pool import CompilePool
+from gemmtune.codegen.render import render
+from gemmtune.db import History, TrialRecord
+from gemmtune.device import open_device
+from gemmtune.device.base import Device, Job, Outcome
+from gemmtune.search.benchmark import source_commit
+from gemmtune.search.events import Silent
+from gemmtune.search.results import ResultFile, save
+from gemmtune.search.start import known_points
+from gemmtune.space import families
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.gemm import Gemm
+from gemmtune.space.space import Space
+
+FAULTY: Mapping[str, int] = {
+    "out_of_bounds": 16, "writes_input": 8, "illegal_address": 4, "misaligned": 4, "trap": 4, "spin": 2,
+    "spin_silently": 1, "deadlock": 2, "spill": 12, "shared_hog": 6, "memory_hog": 3, "refused": 16, "slow_compile": 2,
+    "nan": 14, "corner": 14, "nondeterministic": 12,
+}  # fmt: skip
+"""How many of each among 300: few of those that cost a worker, or a time limit."""
+COUNT = 300
+SEED = 8
+MEDIAN_BAR, P90_BAR, WINNER_BAR = 0.007, 0.03, 0.01
+MEMORY_BAR = 8 * 2**20
+SETTLE_SECONDS = 5.0
+FINAL_SECONDS = 120.0
+PROTOCOL = (
+    "A fixed list of configurations, 40 % of them faulty, run whole and without the faulty ones; ratios are those of "
+    "each configuration's own trial, and of the finals for the winner; the winner is timed once more in a fresh worker."
+)
+
+
+def fixed_list(space: Space, count: int) -> tuple[list[Configuration], list[Configuration]]:
+    """The list of ``count`` configurations, and the right ones of it alone, in the same order."""
+    faulty = [c for fault, n in FAULTY.items() for c in several(fault, max(1, round(n * count / COUNT)))]
+    points = [space[i] for i in known_points(space, 8)] or [space[0]]
+    right = near(space, points, count - len(faulty), SEED)
+    if len(right) + len(faulty) < count:
+        raise SystemExit(f"{space.problem.key} has {len(right)} configurations, {count - len(faulty)} are needed.")
+    return mixed(right, faulty, SEED)
+
+
+def shifts(before: Iterable[TrialRecord], after: Iterable[TrialRecord]) -> dict[str, float]:
+    """By how much the ratio of each configuration that is correct in both runs moved, as a fraction of the first.
+
+    Estimated times stand in where there is no ratio. The times are those of the configurations' own trials.
+    """
+    firsts = {r.configuration: _score(r) for r in before if r.outcome == Outcome.CORRECT}
+    return {
+        r.configuration: _score(r) / firsts[r.configuration] - 1
+        for r in after
+        if r.outcome == Outcome.CORRECT and r.configuration in firsts
+    }
+
+
+def _score(record: TrialRecord) -> float:
+    score = record.us if record.ratio is None else record.ratio
+    assert score is not None  # noqa: S101 - the correct ones are timed
+    return score
+
+
+def mistaken(records: Iterable[TrialRecord], kind: str) -> list[str]:
+    """The faulty configurations that did not end as they must on a device of ``kind``, with what they ended as."""
+    out = []
+    for record in records:
+        fault = FAULTS.get(fault_of(record.configuration) or "")
+        if fault is None:
+            continue
+        if record.outcome != fault.outcome(kind) or not re.search(fault.words, record.detail):
+            out.append(f"{record.configuration}: {record.outcome}: {record.detail}"[:400])
+    return out
+
+
+class Watch(Silent):
+    """Looks at the GPU after each trial: memory that a dead worker left, in bytes beyond what was used before."""
+
+    def __init__(self, device: Device) -> None:
+        self._worker: Any = device._worker  # type: ignore[attr-defined]  # the worker is the device's own matter, else
+        self._monitor: Any = None
+        if device.kind == "cuda":
+            from gemmtune.device.cuda.info import monitor
+
+            self._monitor = monitor(int(device.name.partition(":")[2]))
+        self.processes = self._listed()
+        self.used = self._used()
+        self.most_left = 0
+        self.deaths = 0
+
+    def trial_finished(
+        self, record: TrialRecord, best: TrialRecord | None, done: int, budget: int, counts: Mapping[str, int]
+    ) -> None:
+        if self._worker.pid is None and record.outcome not in (Outcome.COMPILE, Outcome.PRUNED):
+            self.deaths += 1
+            self.most_left = max(self.most_left, self.left())
+
+    @property
+    def workers(self) -> int:
+        """How many workers there have been."""
+        return int(self._worker.started)
+
+    def left(self) -> int:
+        """Bytes still in use beyond those of before, once the driver has had its time to clear away."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while (more := max(0, self._used() - self.used)) > MEMORY_BAR and time.monotonic() < end:
+            time.sleep(0.02)
+        return more
+
+    def strangers(self) -> list[int]:
+        """Processes on the GPU that were not there before."""
+        return sorted(self._listed() - self.processes)
+
+    def _used(self) -> int:
+        return int(self._monitor.memory_used() or 0) if self._monitor else 0
+
+    def _listed(self) -> frozenset[int]:
+        return frozenset(self._monitor.processes()) if self._monitor else frozenset()
+
+
+def once_more(winner: TrialRecord, problem: Gemm, device: Device, kernels: KernelCache) -> tuple[TrialRecord, float]:
+    """The winner, and its ratio (on the emulator its time) in a run of its own in a fresh worker."""
+    source = render(problem, Configuration.parse(winner.configuration))
+    kernel = compile_kernel(source, device.gpu.arch, kernels)
+    (report,) = device.compare([Job(problem, kernel, seed=winner.number, effort="final")], FINAL_SECONDS)
+    if report.outcome != Outcome.CORRECT or report.measurement is None:
+        raise SystemExit(f"The winner {winner.configuration} ended as {report.outcome}: {report.detail}")
+    return winner, report.measurement.ratio or report.measurement.us
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """A percentile of the sizes of ``values``, linearly between neighbours."""
+    return float(np.percentile(np.abs(values), percent)) if values else float("inf")
+
+
+def measure(
+    problem: Gemm, name: str, count: int, compile_limit: float, workers: int | None
+) -> tuple[dict[str, Any], Device]:
+    """Both runs and the winner once more, as the summary of a result file; the device is closed."""
+    marker = {"GEMMTUNE_FAULTS": uuid.uuid4().hex}
+    os.environ |= marker
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmtune-faults-")))
+        faulty = stack.enter_context(registered())
+        device = open_device(name)
+        stack.callback(device.close)
+        kinds = [families.family("mma"), faulty]
+        whole, clean = fixed_list(Space(problem, device.gpu, kinds[:1]), count)
+        kernels = KernelCache(folder / "kernels")
+        runs: dict[str, Finished] = {}
+        seconds: dict[str, float] = {}
+        watches: dict[str, Watch] = {}
+        for run, listed in (("clean", clean), ("whole", whole)):
+            device.close()  # each run begins with a worker of its own
+            started = time.monotonic()
+            watches[run] = Watch(device)
+            before = watches[run].workers
+            history = stack.enter_context(History(folder / f"{run}.db"))
+            with CompilePool(workers, kernels, timeout=compile_limit) as pool:
+                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, watches[run])
+            seconds[run] = time.monotonic() - started
+            print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]:.0f} s", flush=True)  # noqa: T201
+        started_workers = watches["whole"].workers - before
+        device.close()
+        winner, again = once_more(runs["whole"].ranked[0], problem, device, kernels)
+        device.close()
+        left, strangers = watches["whole"].left(), watches["whole"].strangers()
+        moved = shifts(runs["clean"].records, runs["whole"].records)
+        recorded = winner.timing
+        assert recorded is not None  # noqa: S101 - a winner is timed
+        figure = recorded.us if recorded.ratio is None else recorded.ratio
+        summary: dict[str, Any] = {
+            "rows": 0,
+            "estimated": device.estimates,
+            "problem": problem.key,
+            "configurations": len(whole),
+            "faulty": len(whole) - len(clean),
+            "faulty_by_kind": dict(Counter(fault for c in whole if (fault := fault_of(str(c))))),
+            "outcomes": {run: dict(finished.course.counts) for run, finished in runs.items()},
+            "mistaken": mistaken(runs["whole"].records, device.kind),
+            "infrastructure": [r.detail for r in runs["whole"].records if r.outcome == Outcome.INFRASTRUCTURE],
+            "paired": len(moved),
+            "shift_median": percentile(list(moved.values()), 50),
+            "shift_p90": percentile(list(moved.values()), 90),
+            "shift_signed_median": float(np.median(list(moved.values()))) if moved else 0.0,
+            "outcome_changed": _changed(runs["clean"], runs["whole"]),
+            "winner": winner.configuration,
+            "winner_of_clean": runs["clean"].ranked[0].configuration,
+            "winner_ratio": figure,
+            "winner_ratio_again": again,
+            "winner_shift": abs(again / figure - 1),
+            "workers_started": started_workers,
+            "worker_deaths": watches["whole"].deaths,
+            "memory_left_at_a_death_bytes": watches["whole"].most_left,
+            "memory_left_at_the_end_bytes": left,
+            "processes_left_on_gpu": strangers,
+            "memory_known": watches["whole"].used > 0,
+            "seconds": {run: round(s, 1) for run, s in seconds.items()},
+        }
+    summary["processes_left"] = len(list(left_behind(marker)))
+    summary["zombies"] = len(zombies())
+    summary["seconds"]["all"] = round(time.monotonic() - began, 1)
+    return summary, device
+
+
+def _changed(clean: Finished, whole: Finished) -> int:
+    """Right configurations whose outcome is another in the other run (one that is clearly behind, say)."""
+    first = {r.configuration: r.outcome for r in clean.records}
+    return sum(r.outcome != first[r.configuration] for r in whole.records if r.configuration in first)
+
+
+def missed(summary: Mapping[str, Any]) -> list[str]:
+    """The bars that these figures miss, in words."""
+    bars = {
+        "faulty kernels ended otherwise than they must": not summary["mistaken"],
+        "trials failed for reasons of the machine": not summary["infrastructure"],
+        f"the median shift is above {MEDIAN_BAR:.1%}": summary["shift_median"] <= MEDIAN_BAR,
+        f"the 90th percentile of the shifts is above {P90_BAR:.0%}": summary["shift_p90"] <= P90_BAR,
+        f"the winner moved by more than {WINNER_BAR:.0%}": summary["winner_shift"] <= WINNER_BAR,
+        "a dead worker left GPU memory in use": summary["memory_left_at_a_death_bytes"] <= MEMORY_BAR,
+        "GPU memory is not back": summary["memory_left_at_the_end_bytes"] <= MEMORY_BAR,
+        "NVML lists processes that are dead": not summary["processes_left_on_gpu"],
+        "processes are left": summary["processes_left"] == summary["zombies"] == 0,
+    }
+    return [words for words, held in bars.items() if not held]
+
+
+def main() -> None:
+    """Both runs, the file, and exit code 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("output")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--size", type=int, default=4096, help="M = N = K, bf16")
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--compile-limit", type=float, default=15.0, help="seconds one compile may take")
+    parser.add_argument("--workers", type=int, default=None, help="compile processes")
+    options = parser.parse_args()
+    problem = Gemm(options.size, options.size, options.size, dtype="bf16")
+    summary, device = measure(problem, options.device, options.count, options.compile_limit, options.workers)
+    versions = dict(device.environment())
+    result = ResultFile(
+        name="faults",
+        gpu=device.gpu.name,
+        driver=versions.pop("driver", ""),
+        cuda=versions.get("cuda_runtime", ""),
+        versions=versions,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=source_commit(),
+        protocol=PROTOCOL,
+        ceilings={},
+        rows=(),
+        summary=summary,
+    )
+    save(options.output, result)
+    failures = missed(summary)
+    print(*(f"{name}: {value}" for name, value in summary.items()), *failures, sep="\n", flush=True)  # noqa: T201
+    raise SystemExit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
