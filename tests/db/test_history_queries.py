@@ -247,12 +247,19 @@ def test_failures_are_grouped_by_outcome_and_kind_of_detail(history: History, ma
     make.run(study, 5, make.correct(5))
     groups = history.failures()
     assert [(g.outcome, g.count) for g in groups] == [("compile", 3), ("compile", 1), ("wrong", 1)]
+    assert [g.families for g in groups] == [{"mma": 3}, {"mma": 1}, {"simt": 1}]
     assert groups[0].example.number == 2
     assert "kernel_2a.cu(12)" in groups[0].example.detail
     assert [g.outcome for g in history.failures(outcome="wrong")] == ["wrong"]
     assert [g.outcome for g in history.failures(family="simt")] == ["wrong"]
     assert [g.count for g in history.failures(limit=1)] == [3]
     assert history.failures(gpu="a100") == []
+    make.run(study, 6, make.failed("wrong", "d[5, 6] = 2.5e-3, but 3.5 was expected"), config=60)
+    make.run(study, 7, make.failed("wrong", "d[5, 7] = 2.5e-3, but 3.5 was expected"), config=70)
+    (mixed,) = history.failures(outcome="wrong")
+    assert list(mixed.families.items()) == [("mma", 2), ("simt", 1)]
+    assert history.failures(outcome="wrong", family="simt")[0].families == {"simt": 1}
+    assert history.failures(outcome="wrong", shape="1x1x1") == []
 
 
 def test_studies_tell_their_progress_and_leader(history: History, make: SimpleNamespace):

@@ -224,13 +224,15 @@ def test_why_names_the_rule_or_the_trials_or_says_never_tried(problem, fake_devi
     tune(problem, device, trials=12, history=history)
     for record in history.trials(limit=None):
         (sentence,) = why(record.configuration, problem, gpu("h200"), history)
-        assert sentence.startswith(
-            f"Trial {record.number} of study 1 (cuda, sustained, cold cache) ended as {record.outcome}"
-        )
+        assert sentence.startswith(f"Trial {record.id} (cuda, sustained, cold cache) ended as {record.outcome}")
         assert ("x the baseline" in sentence) == (record.outcome == "correct")
     refused = "toy bm=128 bn=128 stages=3 unroll=1 order=row pad=4"
     sentences = why(refused, problem, gpu("h200"), history)
-    assert ["threads" in sentences[0], "pairs" in sentences[1]] == [True, True]
+    assert sentences[0].endswith("on h200, for 2 reasons:")
+    assert ["threads" in sentences[1], "pairs" in sentences[2]] == [True, True]
+    (only,) = why(refused.replace("pad=4", "pad=0"), problem, gpu("h200"), history)
+    assert only.startswith("It is not valid for")
+    assert why(refused, problem, gpu("h200"), None) == sentences
     tried = {r.configuration for r in history.trials(limit=None)}
     fresh = next(
         c for p in (0, 4, 8) for u in (1, 2, 4)

@@ -181,7 +181,7 @@ def _under(tool: str, job: Job, index: int, program: Any, kind: output.Format) -
 
 def _emulated(result: Rerun) -> str:
     return (
-        f"compute-sanitizer watches real GPUs alone. The emulator made checks of its own in the run above, whose outcome "
-        f"they are part of: every access against its buffer's bounds and alignment, races between threads, deadlocks, "
-        f"under several schedules. On the GPU itself ({result.record.gpu.name}), add --device cuda:0."
+        f"compute-sanitizer watches real GPUs alone. The emulator made its own checks in the run above (every access "
+        f"against its buffer's bounds and alignment, races between threads, deadlocks, under several schedules), and "
+        f"its outcome says what they found. On the GPU itself ({result.record.gpu.name}), add --device cuda:0."
     )
