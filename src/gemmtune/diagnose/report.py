@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
 from gemmtune.db import History, TrialRecord
 from gemmtune.diagnose import facts as known
 from gemmtune.diagnose import ncu
 from gemmtune.diagnose.facts import Facts, Subject
 from gemmtune.diagnose.verdict import Verdict, judge
 from gemmtune.search.lookup import cubin_of, problem_of, source_of
-from gemmtune.space.errors import ConfigurationError, GemmtuneError
+from gemmtune.space.errors import ConfigurationError, GemmtuneError, ToolchainError
 from gemmtune.space.gpu import Gpu
 
 
@@ -71,14 +74,39 @@ def diagnose_trial(
     if gpu is not None:
         subject = known.judged_on(subject, gpu)
     counters = next((m.data.counters for m in history.measurements(record.id) if m.data.counters), None)
+    notes: list[str] = []
+
+    @lru_cache(maxsize=1)
+    def cubin() -> bytes:
+        code, note = _cubin(history, record)
+        notes.extend([note] if note else [])
+        return code
+
     progress("reading the machine code, counting on the emulator")
-    facts = known.gather(subject, cubin=lambda: cubin_of(history, record).data, counters=counters)
+    facts = known.gather(subject, cubin=cubin, counters=counters)
     if profiled is not None:
         progress("running it once under Nsight Compute")
-        facts = ncu.with_profile(facts, ncu.profile(facts, cubin_of(history, record).data, profiled))
-    elif not facts.measured:
-        facts = replace(facts, missing=(*facts.missing, _unprofiled()))
-    return judge(facts)
+        facts = ncu.with_profile(facts, ncu.profile(facts, cubin(), profiled))
+    else:
+        notes.append(_unprofiled())
+    return judge(replace(facts, missing=(*facts.missing, *notes)))
+
+
+def _cubin(history: History, record: TrialRecord) -> tuple[bytes, str]:
+    """The trial's machine code, or that of today's compiler and a sentence that says so: its mix is much the same.
+
+    Raises:
+        ConfigurationError, ToolchainError, CompileError: there is none, and none can be made.
+    """
+    try:
+        return cubin_of(history, record).data, ""
+    except ToolchainError:
+        here = nvrtc_version()
+        made = compile_kernel(source_of(record), record.arch or record.gpu.arch, KernelCache())
+        return made.cubin, (
+            f"The recorded machine code: it is not kept here, so that this is the same source by NVRTC {here} "
+            f"({record.nvrtc or 'unknown'} then), which may differ in detail."
+        )
 
 
 def _unprofiled() -> str:
