@@ -73,21 +73,11 @@ def show(verdict: Verdict) -> None:
     if verdict.ailments:
         worst = [f"{a.name} ({'fatal' if math.isinf(a.cost) else f'{a.cost:.1f}x'})" for a in verdict.ailments]
         output.say(f"Held back by {', then '.join(worst)}.", hanging=2)
-    else:
-        output.say(f"No ailment; the busiest part is {_PIPES.get(verdict.bound_by, verdict.bound_by)}.", hanging=2)
-    output.say(f"Try: {verdict.advice}", hanging=2)
+    output.say(f"{'Try: ' if verdict.ailments else ''}{verdict.advice}", hanging=2)
     if verdict.facts.missing:
         print()
         for sentence in verdict.facts.missing:
             output.say(f"Missing: {sentence}", hanging=2)
-
-
-_PIPES = {
-    "tensor": "the tensor cores",
-    "fma": "the FMA units",
-    "issue": "the instruction schedulers",
-    "alu": "the integer pipe",
-}
 
 
 def _cost(check: Check) -> str:

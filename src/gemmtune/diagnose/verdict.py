@@ -14,7 +14,7 @@ _WORDS = {"registers": "registers", "shared_memory": "shared memory", "threads":
 
 @dataclass(frozen=True)
 class Check:
-    """One step of the engineer's order: what was found, and what it costs as a factor of time (None: no ailment)."""
+    """One step of the engineer's order: what was found, and what it costs as a factor of time (None: unknown, or no ailment)."""
 
     name: str
     found: str
@@ -55,10 +55,10 @@ def judge(facts: Facts) -> Verdict:
     notable.sort(key=lambda ailment: -ailment.cost)
     checks = (
         Check("occupancy", _occupancy(facts), max(costs[model.OCCUPANCY], costs[model.SPILLS])),
-        Check("global memory", _global_memory(facts), costs[model.GLOBAL_MEMORY]),
-        Check("shared memory", _shared_memory(facts), costs[model.BANK_CONFLICTS]),
+        Check("global memory", _global_memory(facts), costs[model.GLOBAL_MEMORY] if facts.traffic else None),
+        Check("shared memory", _shared_memory(facts), costs[model.BANK_CONFLICTS] if facts.traffic else None),
         Check("compute pipe", _compute(facts)),
-        Check("instruction mix", _mix(facts), costs[model.INTEGER_WORK]),
+        Check("instruction mix", _mix(facts), costs[model.INTEGER_WORK] if facts.mix else None),
         Check("waves", _waves(facts), costs[model.WAVES]),
     )
     bound = _bound_by(facts)
@@ -79,7 +79,7 @@ def _occupancy(facts: Facts) -> str:
     seen = f"; {achieved:.0f} % achieved" if achieved is not None else ""
     return (
         f"{registers}{spills}, {facts.shared_bytes} bytes of shared memory a block: {_blocks(held)} of {facts.threads} "
-        f"threads an SM, {100 * facts.occupancy:.0f} % of its warps, bounded by {_WORDS[limiter]}{seen}"
+        f"threads an SM, {100 * facts.occupancy:.3g} % of its warps, bounded by {_WORDS[limiter]}{seen}"
     )
 
 
