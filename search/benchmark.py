@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -159,29 +160,35 @@ def write_result_file(
     summary = summarise(rows)
     with ExitStack() as stack:
         where = opened(device, stack)
-        gpu, versions = where.gpu, dict(where.environment())
+        blank = blank_result(name or Path(path).stem, where, ESTIMATED_PROTOCOL if summary.estimated else PROTOCOL)
+    protocol = blank.protocol.format(
+        gpu=blank.gpu,
+        regime=" and ".join(dict.fromkeys(row.regime for row in rows)),
+        cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
+        peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
+    )
+    result = replace(blank, protocol=protocol, ceilings=_ceilings(rows), rows=tuple(rows), summary=summary.to_json())
+    save(path, result)
+    return result
+
+
+def blank_result(name: str, device: Device, protocol: str, summary: Mapping[str, object] | None = None) -> ResultFile:
+    """A result file with no GEMM rows as yet: where it comes from, now, and what its ``summary`` says."""
+    versions = dict(device.environment())
     versions.setdefault("nvrtc", nvrtc_version())
-    protocol = ESTIMATED_PROTOCOL if summary.estimated else PROTOCOL
-    result = ResultFile(
-        name=name or Path(path).stem,
-        gpu=gpu.name,
+    return ResultFile(
+        name=name,
+        gpu=device.gpu.name,
         driver=versions.pop("driver", ""),
         cuda=versions.get("cuda_runtime", ""),
         versions=versions,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=source_commit(),
-        protocol=protocol.format(
-            gpu=gpu.name,
-            regime=" and ".join(dict.fromkeys(row.regime for row in rows)),
-            cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
-            peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
-        ),
-        ceilings=_ceilings(rows),
-        rows=tuple(rows),
-        summary=summary.to_json(),
+        protocol=protocol,
+        ceilings={},
+        rows=(),
+        summary=summary or {},
     )
-    save(path, result)
-    return result
 
 
 def _ceilings(rows: Sequence[BenchRow]) -> Mapping[str, float]:
