@@ -1,11 +1,12 @@
 """Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--device cuda:0]``, on a GPU 3 to 4 minutes.
 
 Runs a fixed list of configurations twice, through the product's own course of trials, each in a history of its own:
-once without its faulty ones (40 % of them, of the family in ``tests/faults``), once whole. Then the winner of the whole
-list is measured once more in a fresh worker. Counted are faulty kernels that ended otherwise than they must, by how
-much the right ones' ratios to the baseline moved between the two runs (median and 90th percentile of |shift|), by how
-much the winner's did, and what dead workers left on the GPU. The figures go into the summary of a result file; the exit
-code is 1 where a bar is missed. ``--device emulator:h200 --size 64 --count 50`` rehearses it without a GPU.
+once without its faulty ones (40 % of them, of the family in ``tests/faults``), once whole. Then the finalists of the
+whole list meet once more in a fresh worker, and the winner runs alone with the baseline. Counted are faulty kernels
+that ended otherwise than they must, by how much the right ones' ratios to the baseline moved between the two runs
+(median and 90th percentile of |shift|), by how much the winner's did among the finalists, and what dead workers left
+on the GPU. The figures go into the summary of a result file; the exit code is 1 where a bar is missed.
+``--device emulator:h200 --size 64 --count 40`` rehearses it without a GPU.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from fault_family import FAULTS, fault_of, registered, several
 from fault_study import Finished, left_behind, mixed, near, try_list, zombies
 
 from gemmtune.codegen.cache import KernelCache
-from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.pool import CompilePool
-from gemmtune.codegen.render import render
 from gemmtune.db import History, TrialRecord
 from gemmtune.device import open_device
 from gemmtune.device.base import Device, Job, Outcome
 from gemmtune.search.benchmark import source_commit
 from gemmtune.search.events import Silent
+from gemmtune.search.finals import finalists, measure_finalists
 from gemmtune.search.results import ResultFile, save
 from gemmtune.search.start import known_points
+from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.space import Space
 
 FAULTY: Mapping[str, int] = {
-    "out_of_bounds": 16, "writes_input": 8, "illegal_address": 4, "misaligned": 4, "trap": 4, "spin": 2,
+    "out_of_bounds": 16, "writes_input": 8, "illegal_address": 3, "misaligned": 3, "trap": 3, "spin": 2,
     "spin_silently": 1, "deadlock": 2, "spill": 12, "shared_hog": 6, "memory_hog": 3, "refused": 16, "slow_compile": 2,
-    "nan": 14, "corner": 14, "nondeterministic": 12,
+    "nan": 16, "corner": 15, "nondeterministic": 12,
 }  # fmt: skip
 """How many of each among 300: few of those that cost a worker, or a time limit."""
 COUNT = 300
@@ -61,7 +62,7 @@ SETTLE_SECONDS = 5.0
 FINAL_SECONDS = 120.0
 PROTOCOL = (
     "A fixed list of configurations, 40 % of them faulty, run whole and without the faulty ones; ratios are those of "
-    "each configuration's own trial, and of the finals for the winner; the winner is timed once more in a fresh worker."
+    "each configuration's own trial, and of the finals for the winner, which are held once more in a fresh worker."
 )
 
 
@@ -107,42 +108,58 @@ def mistaken(records: Iterable[TrialRecord], kind: str) -> list[str]:
 
 
 class Watch(Silent):
-    """Looks at the GPU after each trial: memory that a dead worker left, in bytes beyond what was used before."""
+    """Looks at the GPU after each trial: memory that a dead worker left, in bytes beyond what was used before.
+
+    Made while no worker is up.
+    """
 
     def __init__(self, device: Device) -> None:
+        self._device = device
         self._worker: Any = device._worker  # type: ignore[attr-defined]  # the worker is the device's own matter, else
         self._monitor: Any = None
         if device.kind == "cuda":
             from gemmtune.device.cuda.info import monitor
 
             self._monitor = monitor(int(device.name.partition(":")[2]))
-        self.processes = self._listed()
-        self.used = self._used()
-        self.most_left = 0
-        self.deaths = 0
+        self._listed_before, self._used_before, self._started_before = self._listed(), self._used(), self._started()
+        self._most_left = self._left_at_end = self._deaths = 0
+        self._workers = 0
+        self._strangers: list[int] = []
 
     def trial_finished(
         self, record: TrialRecord, best: TrialRecord | None, done: int, budget: int, counts: Mapping[str, int]
     ) -> None:
         if self._worker.pid is None and record.outcome not in (Outcome.COMPILE, Outcome.PRUNED):
-            self.deaths += 1
-            self.most_left = max(self.most_left, self.left())
+            self._deaths += 1
+            self._most_left = max(self._most_left, self._left())
 
-    @property
-    def workers(self) -> int:
-        """How many workers there have been."""
-        return int(self._worker.started)
+    def close(self) -> None:
+        """End the worker, and look once more."""
+        self._workers = self._started() - self._started_before
+        self._device.close()
+        self._left_at_end = self._left()
+        self._strangers = sorted(self._listed() - self._listed_before)
 
-    def left(self) -> int:
+    def figures(self) -> dict[str, Any]:
+        """What was seen; bytes are meaningless where ``memory_known`` is false."""
+        return {
+            "workers_started": self._workers,
+            "worker_deaths": self._deaths,
+            "memory_known": self._monitor is not None and self._monitor.memory_used() is not None,
+            "memory_left_at_a_death_bytes": self._most_left,
+            "memory_left_at_the_end_bytes": self._left_at_end,
+            "processes_left_on_gpu": self._strangers,
+        }
+
+    def _left(self) -> int:
         """Bytes still in use beyond those of before, once the driver has had its time to clear away."""
         end = time.monotonic() + SETTLE_SECONDS
-        while (more := max(0, self._used() - self.used)) > MEMORY_BAR and time.monotonic() < end:
+        while (more := max(0, self._used() - self._used_before)) > MEMORY_BAR and time.monotonic() < end:
             time.sleep(0.02)
         return more
 
-    def strangers(self) -> list[int]:
-        """Processes on the GPU that were not there before."""
-        return sorted(self._listed() - self.processes)
+    def _started(self) -> int:
+        return int(self._worker.started)
 
     def _used(self) -> int:
         return int(self._monitor.memory_used() or 0) if self._monitor else 0
@@ -151,14 +168,17 @@ class Watch(Silent):
         return frozenset(self._monitor.processes()) if self._monitor else frozenset()
 
 
-def once_more(winner: TrialRecord, problem: Gemm, device: Device, kernels: KernelCache) -> tuple[TrialRecord, float]:
-    """The winner, and its ratio (on the emulator its time) in a run of its own in a fresh worker."""
-    source = render(problem, Configuration.parse(winner.configuration))
-    kernel = compile_kernel(source, device.gpu.arch, kernels)
-    (report,) = device.compare([Job(problem, kernel, seed=winner.number, effort="final")], FINAL_SECONDS)
-    if report.outcome != Outcome.CORRECT or report.measurement is None:
-        raise SystemExit(f"The winner {winner.configuration} ended as {report.outcome}: {report.detail}")
-    return winner, report.measurement.ratio or report.measurement.us
+def once_more(winner: TrialRecord, finished: Finished, runner: TrialRunner) -> tuple[float, float]:
+    """The winner's ratio (on the emulator its time) among the same finalists, and alone with the baseline."""
+    met = measure_finalists(runner, finalists(finished.course.records))
+    among = next((time for record, time in met if record.id == winner.id), None)
+    prepared = runner.prepare(Configuration.parse(winner.configuration))
+    assert prepared.compiling is not None  # noqa: S101 - it was compiled before
+    job = Job(runner.problem, prepared.compiling.result(), seed=winner.number, effort="final")
+    (report,) = runner.device.compare([job], FINAL_SECONDS)
+    if among is None or report.outcome != Outcome.CORRECT or report.measurement is None:
+        raise SystemExit(f"The winner {winner.configuration} ended as {report.outcome} when run again: {report.detail}")
+    return among.ratio or among.us, report.measurement.ratio or report.measurement.us
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -166,45 +186,43 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(np.abs(values), percent)) if values else float("inf")
 
 
-def measure(
-    problem: Gemm, name: str, count: int, compile_limit: float, workers: int | None
-) -> tuple[dict[str, Any], Device]:
-    """Both runs and the winner once more, as the summary of a result file; the device is closed."""
+def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any], Device]:
+    """The runs and the winner once more, as the summary of a result file; the device is closed."""
     marker = {"GEMMTUNE_FAULTS": uuid.uuid4().hex}
     os.environ |= marker
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmtune-faults-")))
+        keep = Path(options.histories or folder)
+        keep.mkdir(parents=True, exist_ok=True)
         faulty = stack.enter_context(registered())
-        device = open_device(name)
+        device = open_device(options.device)
         stack.callback(device.close)
         kinds = [families.family("mma"), faulty]
-        whole, clean = fixed_list(Space(problem, device.gpu, kinds[:1]), count)
+        whole, clean = fixed_list(Space(problem, device.gpu, kinds[:1]), options.count)
         kernels = KernelCache(folder / "kernels")
+        lists = {"clean": clean, "whole": whole} | ({"control": clean} if options.control else {})
         runs: dict[str, Finished] = {}
         seconds: dict[str, float] = {}
-        watches: dict[str, Watch] = {}
-        for run, listed in (("clean", clean), ("whole", whole)):
+        for run, listed in lists.items():
             device.close()  # each run begins with a worker of its own
             started = time.monotonic()
-            watches[run] = Watch(device)
-            before = watches[run].workers
-            history = stack.enter_context(History(folder / f"{run}.db"))
-            with CompilePool(workers, kernels, timeout=compile_limit) as pool:
-                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, watches[run])
-            seconds[run] = time.monotonic() - started
-            print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]:.0f} s", flush=True)  # noqa: T201
-        started_workers = watches["whole"].workers - before
+            observer = Watch(device)
+            history = stack.enter_context(History(keep / f"{run}.db"))
+            with CompilePool(options.workers, kernels, timeout=options.compile_limit) as pool:
+                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, observer)
+            seconds[run] = round(time.monotonic() - started, 1)
+            if run == "whole":
+                watch = observer
+                watch.close()
+            print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]} s", flush=True)  # noqa: T201
         device.close()
-        winner, again = once_more(runs["whole"].ranked[0], problem, device, kernels)
+        with CompilePool(options.workers, kernels) as pool:
+            runner = TrialRunner(problem, device, kinds, pool, Timing(), kernels)
+            winner = runs["whole"].ranked[0]
+            among, alone = once_more(winner, runs["whole"], runner)
         device.close()
-        left, strangers = watches["whole"].left(), watches["whole"].strangers()
-        moved = shifts(runs["clean"].records, runs["whole"].records)
-        recorded = winner.timing
-        assert recorded is not None  # noqa: S101 - a winner is timed
-        figure = recorded.us if recorded.ratio is None else recorded.ratio
-        summary: dict[str, Any] = {
-            "rows": 0,
+        summary = {
             "estimated": device.estimates,
             "problem": problem.key,
             "configurations": len(whole),
@@ -213,34 +231,39 @@ def measure(
             "outcomes": {run: dict(finished.course.counts) for run, finished in runs.items()},
             "mistaken": mistaken(runs["whole"].records, device.kind),
             "infrastructure": [r.detail for r in runs["whole"].records if r.outcome == Outcome.INFRASTRUCTURE],
-            "paired": len(moved),
-            "shift_median": percentile(list(moved.values()), 50),
-            "shift_p90": percentile(list(moved.values()), 90),
-            "shift_signed_median": float(np.median(list(moved.values()))) if moved else 0.0,
-            "outcome_changed": _changed(runs["clean"], runs["whole"]),
+            **shift_figures("shift", runs["clean"], runs["whole"]),
+            **(shift_figures("control_shift", runs["clean"], runs["control"]) if options.control else {}),
             "winner": winner.configuration,
             "winner_of_clean": runs["clean"].ranked[0].configuration,
-            "winner_ratio": figure,
-            "winner_ratio_again": again,
-            "winner_shift": abs(again / figure - 1),
-            "workers_started": started_workers,
-            "worker_deaths": watches["whole"].deaths,
-            "memory_left_at_a_death_bytes": watches["whole"].most_left,
-            "memory_left_at_the_end_bytes": left,
-            "processes_left_on_gpu": strangers,
-            "memory_known": watches["whole"].used > 0,
-            "seconds": {run: round(s, 1) for run, s in seconds.items()},
+            "winner_ratio": _final(winner),
+            "winner_ratio_again": among,
+            "winner_ratio_alone": alone,
+            "winner_ratio_of_clean": _final(runs["clean"].ranked[0]),
+            "winner_shift": abs(among / _final(winner) - 1),
+            **watch.figures(),
+            "seconds": {**seconds, "all": round(time.monotonic() - began, 1)},
         }
-    summary["processes_left"] = len(list(left_behind(marker)))
-    summary["zombies"] = len(zombies())
-    summary["seconds"]["all"] = round(time.monotonic() - began, 1)
-    return summary, device
+    return {**summary, "processes_left": len(list(left_behind(marker))), "zombies": len(zombies())}, device
 
 
-def _changed(clean: Finished, whole: Finished) -> int:
-    """Right configurations whose outcome is another in the other run (one that is clearly behind, say)."""
-    first = {r.configuration: r.outcome for r in clean.records}
-    return sum(r.outcome != first[r.configuration] for r in whole.records if r.configuration in first)
+def shift_figures(name: str, before: Finished, after: Finished) -> dict[str, float]:
+    """How many configurations pair, by how much they moved, and how many are right in one run alone."""
+    moved = list(shifts(before.records, after.records).values())
+    first = {r.configuration: r.outcome for r in before.records}
+    changed = [r for r in after.records if r.configuration in first and r.outcome != first[r.configuration]]
+    return {
+        f"{name}_pairs": len(moved),
+        f"{name}_median": percentile(moved, 50),
+        f"{name}_p90": percentile(moved, 90),
+        f"{name}_signed_median": float(np.median(moved)) if moved else 0.0,
+        f"{name}_outcomes_changed": len(changed),
+    }
+
+
+def _final(winner: TrialRecord) -> float:
+    time = winner.timing
+    assert time is not None  # noqa: S101 - a winner is timed
+    return time.us if time.ratio is None else time.ratio
 
 
 def missed(summary: Mapping[str, Any]) -> list[str]:
@@ -266,11 +289,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", type=int, default=4096, help="M = N = K, bf16")
     parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--compile-limit", type=float, default=15.0, help="seconds one compile may take")
+    parser.add_argument("--compile-limit", type=float, default=10.0, help="seconds one compile may take")
     parser.add_argument("--workers", type=int, default=None, help="compile processes")
+    parser.add_argument(
+        "--control", action="store_true", help="run the right ones a second time alone, to compare with"
+    )
+    parser.add_argument("--histories", default=None, help="a folder to keep the histories in")
     options = parser.parse_args()
     problem = Gemm(options.size, options.size, options.size, dtype="bf16")
-    summary, device = measure(problem, options.device, options.count, options.compile_limit, options.workers)
+    summary, device = measure(problem, options)
     versions = dict(device.environment())
     result = ResultFile(
         name="faults",

@@ -64,7 +64,7 @@ def runs(toolchain, tmp_path_factory):
         found.listed, found.clean_list = mixed(right, wrong, seed=3)
         found.wrong = wrong
         kernels = KernelCache(folder / "kernels")
-        found.finished = {}
+        found.finished, found.workers = {}, {}
         for name, listed in (("faulty", found.listed), ("clean", found.clean_list)):
             history = stack.enter_context(History(folder / f"{name}.db"))
             device = open_device("emulator:h200")
@@ -73,6 +73,7 @@ def runs(toolchain, tmp_path_factory):
                 if name == "faulty":
                     again = try_list(listed, PROBLEM, Nowhere(device), kinds, history, pool, kernels)
                     found.resumed = again.course.resumed
+            found.workers[name] = device._worker.started
             device.close()
             found.finished[name] = finished
         found.left, found.zombies = list(left_behind(marker)), zombies()
@@ -112,6 +113,10 @@ def test_the_winner_is_that_of_the_clean_run(runs):
 
 def test_a_study_that_is_started_again_tries_no_fault_twice(runs):
     assert runs.resumed == len(runs.listed)
+
+
+def test_only_the_kernel_that_never_ends_costs_a_worker(runs):
+    assert runs.workers == {"faulty": 2, "clean": 1}
 
 
 def test_no_process_is_left(runs):
