@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased, defer
 
 from gemmtune.db import models as m
@@ -108,6 +109,13 @@ def records(
     session: Session, *conditions: ColumnElement[bool], order: Sequence[Any] = (), limit: int | None = None
 ) -> list[TrialRecord]:
     """The trials that meet ``conditions``, as records."""
+    query = _records().where(*conditions).order_by(*order)
+    return _read(session, query.limit(limit) if limit is not None else query)
+
+
+@functools.cache
+def _records() -> Select[Any]:
+    """Every trial with all that its record tells. Making this statement costs more than running it."""
     own, final = aliased(m.Measurement), aliased(m.Measurement)
     own_base, final_base = aliased(m.Baseline), aliased(m.Baseline)
     query = (
@@ -124,12 +132,19 @@ def records(
         .outerjoin(own_base, own_base.measurement_id == own.id)
         .outerjoin(final, final.id == _latest(final=True))
         .outerjoin(final_base, final_base.measurement_id == final.id)
-        .where(*conditions)
-        .order_by(*order)
         .options(*(defer(x.samples) for x in (own, own_base, final, final_base)))
     )
+    return cast("Select[Any]", query)
+
+
+@functools.cache
+def _records_by_id() -> Select[Any]:
+    return _records().where(m.Trial.id.in_(bindparam("ids", expanding=True)))
+
+
+def _read(session: Session, query: Select[Any], values: Mapping[str, Any] | None = None) -> list[TrialRecord]:
     gpus: dict[int, Gpu] = {}
-    return [_record(row, gpus) for row in session.execute(query.limit(limit) if limit is not None else query)]
+    return [_record(row, gpus) for row in session.execute(query, values)]
 
 
 def _latest(*, final: bool) -> Any:
@@ -346,7 +361,7 @@ def by_id(session: Session, ids: Sequence[int]) -> dict[int, TrialRecord]:
     """Records of these trials."""
     out: dict[int, TrialRecord] = {}
     for start in range(0, len(ids), 500):
-        out |= {r.id: r for r in records(session, m.Trial.id.in_(ids[start : start + 500]))}
+        out |= {r.id: r for r in _read(session, _records_by_id(), {"ids": ids[start : start + 500]})}
     return out
 
 
