@@ -11,11 +11,14 @@ import contextlib
 import ctypes
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from multiprocessing.connection import Connection, Pipe
@@ -28,8 +31,16 @@ _BOOT = (
 _PR_SET_PDEATHSIG = 1
 
 
+_WANT = ("out of memory", "bad_alloc", "cannot allocate memory", "memoryerror")
+"""Last words of a process that memory was refused: LLVM's, C++'s, the C library's, Python's."""
+
+
 class ChildDiedError(Exception):
     """The child ended while it should have answered; the message says how."""
+
+
+class ChildMemoryError(ChildDiedError):
+    """It ended, or can no longer be used, for want of memory."""
 
 
 def start(
@@ -107,18 +118,38 @@ if hasattr(os, "register_at_fork"):
 class Child:
     """One child process serving one function.
 
+    What it prints is kept for the message about its death. What it logs is logged here.
+
     Args:
         function: ``"package.module:name"``; called with the arguments of each request, in order, one at a time.
+        memory: bytes of data it may allocate; None for no limit.
+        log: is told the logger's name, the level and the message of what the child logs; by default it is logged.
+
+    Attributes:
+        served: requests answered so far.
+
+    Raises:
+        OSError: no process can be started.
     """
 
-    def __init__(self, function: str) -> None:
-        self.process, self.connection = start(f"{__name__}:serve", function)
+    def __init__(
+        self, function: str, memory: int | None = None, log: Callable[[str, int, str], None] | None = None
+    ) -> None:
+        self.served = 0
+        self._log = log or _log
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        try:
+            self.process, self.connection = start(f"{__name__}:serve", function, str(memory or 0), output=self._printed)
+        except BaseException:
+            self._printed.close()
+            raise
 
     def call(self, *arguments: Any, timeout: float) -> Any:
         """What the function returns; what it raises is raised here.
 
         Raises:
             TimeoutError: no answer within ``timeout`` seconds; the child has been killed.
+            ChildMemoryError: it was refused memory, or the system killed it for taking too much; it must be replaced.
             ChildDiedError: it ended without an answer.
         """
         try:
@@ -126,27 +157,54 @@ class Child:
             if not self.connection.poll(timeout):
                 self.kill()
                 raise TimeoutError(f"no answer within {timeout:g} s")
-            returned, value = self.connection.recv()
+            returned, value, logged = self.connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise ChildDiedError(self._last_words()) from None
+            raise self._obituary() from None
+        for record in logged:
+            self._log(*record)
+        if isinstance(value, MemoryError):
+            raise ChildMemoryError("it was refused memory")
+        self.served += 1
         if returned:
             return value
         raise value
 
     def kill(self) -> None:
-        """End the child now; safe to call twice."""
-        with contextlib.suppress(ProcessLookupError):
+        """End the child and what it started, now; safe to call twice."""
+        if self.process.returncode is None:  # its number may be another's once it was waited for
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()
         self.process.wait()
         self.connection.close()
+        self._printed.close()
 
-    def _last_words(self) -> str:
+    def _obituary(self) -> ChildDiedError:
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.kill()
-            return "it closed its pipe"
-        return f"it ended with exit code {code}" if code >= 0 else f"it died of {signal_name(code)}"
+            return ChildDiedError("it closed its pipe")
+        how = f"it ended with exit code {code}" if code >= 0 else f"it died of {signal_name(code)}"
+        said = self._last_line()
+        message = f"{how}, saying {said!r}" if said else how
+        # A SIGKILL that is not ours is the system's, which ends the largest process when memory runs out.
+        if code == -signal.SIGKILL or any(words in said.lower() for words in _WANT):
+            return ChildMemoryError(message)
+        return ChildDiedError(message)
+
+    def _last_line(self) -> str:
+        """The last line that it printed, which is where a runtime that aborts says why."""
+        if self._printed.closed:
+            return ""
+        end = self._printed.seek(0, os.SEEK_END)
+        self._printed.seek(max(0, end - 2000))
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+def _log(name: str, level: int, message: str) -> None:
+    logging.getLogger(name).log(level, "%s", message)
 
 
 # ------------------------------------------------------------------------------------------------------- in the child
@@ -160,8 +218,11 @@ def live(descriptor: int, parent: int, function: str, *arguments: str) -> None:
     find(function)(Connection(descriptor), *arguments)
 
 
-def serve(pipe: Connection, function: str) -> None:
+def serve(pipe: Connection, function: str, memory: str = "0") -> None:
     """Answer the requests of a :class:`Child` until the parent closes the pipe."""
+    _limit(int(memory))
+    logged = _Collected()
+    logging.getLogger().addHandler(logged)
     call = find(function)
     while True:
         try:
@@ -173,9 +234,40 @@ def serve(pipe: Connection, function: str) -> None:
         except Exception as error:  # whatever it is, the parent asked and must hear of it
             answer = (False, error)
         try:
-            pipe.send(answer)
+            pipe.send((*answer, logged.taken()))
         except BrokenPipeError:
             return
+
+
+class _Collected(logging.Handler):
+    """What is logged here, until the parent is told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._records: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append((record.name, record.levelno, record.getMessage()))
+
+    def taken(self) -> list[tuple[str, int, str]]:
+        records, self._records = self._records, []
+        return records
+
+
+def _limit(memory: int) -> None:
+    """Allow this process ``memory`` bytes of data (0: any number) and no core file.
+
+    The limit is on data, not on addresses: libraries and reserved address space cost no memory.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        most = memory if most == resource.RLIM_INFINITY else min(memory, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _die_with(parent: int) -> None:
