@@ -42,6 +42,7 @@ def _instruction(text: str) -> Instruction:
         ("LDGSTS.E.BYPASS.128 [R4], desc[UR4][R2.64]", mix.GLOBAL, 0),
         ("STL.64 [R1], R2", mix.LOCAL, 0),
         ("I2F.RP R2, R3", mix.CONVERSION, 0),
+        ("F2FP.BF16.F32.PACK_AB R2, R3, R4", mix.PACKING, 0),
         ("BAR.SYNC.DEFER_BLOCKING 0x0", mix.CONTROL, 0),
         ("NEWTHING R1", mix.OTHER, 0),
     ],

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from gemmtune.codegen.control_flow import Instruction
 
-FMA, TENSOR, INTEGER, CONVERSION, SHARED, GLOBAL, LOCAL, MOVE, CONTROL, OTHER = (
-    "fma", "tensor", "integer", "conversion", "shared", "global", "local", "move", "control", "other",
+FMA, TENSOR, INTEGER, PACKING, CONVERSION, SHARED, GLOBAL, LOCAL, MOVE, CONTROL, OTHER = (
+    "fma", "tensor", "integer", "packing", "conversion", "shared", "global", "local", "move", "control", "other",
 )  # fmt: skip
 
 _KINDS: Mapping[str, str] = {
@@ -23,7 +23,8 @@ _KINDS: Mapping[str, str] = {
         TENSOR: "HMMA IMMA BMMA DMMA QMMA OMMA HGMMA IGMMA BGMMA QGMMA UTCHMMA UTCQMMA UTCIMMA",
         INTEGER: "IADD IADD3 IADD32I IMAD IMUL LEA LOP LOP3 LOP32I SHF SHL SHR ISETP ICMP IABS INEG IMNMX IMNMX3 VIADD "
         "VIADDMNMX VIMNMX VIMNMX3 VABSDIFF IDP IDP4A IDE BMSK BFE BFI BREV FLO POPC PRMT SEL SGXT LOP3_LUT XMAD ISCADD",
-        CONVERSION: "F2F F2I F2FP I2F I2I I2FP I2IP F2IP FRND MUFU",
+        PACKING: "F2FP I2FP F2IP I2IP",  # conversions at the rate of integer work
+        CONVERSION: "F2F F2I I2F I2I FRND MUFU",  # those of the slow pipe
         SHARED: "LDS STS LDSM STSM ATOMS MOVM",
         GLOBAL: "LDG STG LDGSTS ATOM ATOMG RED REDG LD ST UBLKCP UTMALDG UTMASTG UTMAREDG",
         LOCAL: "LDL STL",

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gemmtune.diagnose.facts import Facts
-from gemmtune.diagnose.mix import CONVERSION, FMA, INTEGER, LOCAL, MOVE, TENSOR
+from gemmtune.diagnose.mix import CONVERSION, FMA, INTEGER, LOCAL, MOVE, PACKING, TENSOR
 from gemmtune.space.gpu import Gpu
 
 OCCUPANCY, SPILLS, GLOBAL_MEMORY, BANK_CONFLICTS, INTEGER_WORK, WAVES = (
@@ -80,7 +80,7 @@ def load(facts: Facts, cured: Collection[str] = ()) -> Load:
         wide = mix.wide_integer * integer / max(1, mix.counts.get(INTEGER, 0))
         fma = mix.counts.get(FMA, 0)
         half = _fma_rate(gpu) / 2 if _fma_rate(gpu) > 2 else _fma_rate(gpu)
-        pipes["alu"] = turns * (integer - wide + mix.counts.get(MOVE, 0) / 2) / 2
+        pipes["alu"] = turns * (integer - wide + mix.counts.get(PACKING, 0) + mix.counts.get(MOVE, 0) / 2) / 2
         pipes[FMA] = max(pipes.get(FMA, 0.0), turns * (fma / _fma_rate(gpu) + wide / half))
         pipes["conversion"] = turns * mix.counts.get(CONVERSION, 0) * 2
         local = 0 if SPILLS in cured else mix.counts.get(LOCAL, 0)

@@ -14,7 +14,10 @@ _WORDS = {"registers": "registers", "shared_memory": "shared memory", "threads":
 
 @dataclass(frozen=True)
 class Check:
-    """One step of the engineer's order: what was found, and what it costs as a factor of time (None: unknown, or no ailment)."""
+    """One step of the engineer's order: what was found, and what it costs as a factor of time.
+
+    ``cost`` is None where that is unknown, or where there is nothing to cure.
+    """
 
     name: str
     found: str
