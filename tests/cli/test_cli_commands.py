@@ -17,7 +17,7 @@ from gemmtune.space import errors
 
 Cli = Callable[..., Any]
 SHAPE, TRIALS = "48x40x32", 3
-COMMANDS = ("tune", "bench", "query", "export", "check", "devices", "db")
+COMMANDS = ("tune", "bench", "query", "show", "rerun", "export", "check", "devices", "db")
 CONFIGURATION = "simt bm=16 bn=16"
 
 
