@@ -126,7 +126,8 @@ def read_verdict(tool: str, code: int, text: str) -> Verdict:
             blocks.append([words.strip()])
     if not summary or (code == 0 and "launched" not in text):
         said = [line.strip() for line in text.splitlines() if line.strip()]
-        last = said[-1].lstrip("= ") if said else f"exit code {code}"
+        own = [line for line in said if not line.startswith("=") and ": launched" not in line]
+        last = (own or said or [f"exit code {code}"])[-1].lstrip("= ").rstrip(".")
         raise ToolchainError(f"compute-sanitizer's {tool} could not check the kernel here: {last[:300]}.")
     different = {tuple(_without_numbers(part) for part in block[:2]): block for block in reversed(blocks)}
     findings = tuple(", ".join(block[:4]) for block in reversed(different.values()))

@@ -100,7 +100,11 @@ def test_clean_means_launched_and_nothing_found(summary: str) -> None:
         (1, "", "exit code 1"),
         (1, "========= Error: Target application terminated before first instrumented API call\n", "terminated before"),
         (0, "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", "could not check"),  # nothing ran
-        (3, "LaunchError: Kernel k cannot be loaded on this GPU.\n", "cannot be loaded"),
+        (
+            3,
+            "LaunchError: Kernel k cannot be loaded on this GPU.\n========= Error: Target ended.\n",
+            r"be loaded on this GPU\.$",
+        ),
     ],
 )
 def test_a_tool_that_checked_nothing_is_no_clean_bill(code: int, text: str, words: str) -> None:
