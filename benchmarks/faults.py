@@ -107,10 +107,18 @@ def mistaken(records: Iterable[TrialRecord], kind: str) -> list[str]:
     return out
 
 
+def harmed(before: Iterable[TrialRecord], after: Iterable[TrialRecord]) -> list[str]:
+    """Kernels that ran without fail before and failed after, with what they ended as then."""
+    fine = (Outcome.CORRECT, Outcome.ABANDONED, Outcome.UNSTABLE)
+    sound = {r.configuration for r in before if r.outcome in fine}
+    failed = (r for r in after if r.configuration in sound and r.outcome not in fine)
+    return [f"{r.configuration}: {r.outcome}: {r.detail}"[:400] for r in failed]
+
+
 class Watch(Silent):
     """Looks at the GPU after each trial: memory that a dead worker left, in bytes beyond what was used before.
 
-    Made while no worker is up.
+    Made before the first worker is up: what it sees then is what must be there again.
     """
 
     def __init__(self, device: Device) -> None:
@@ -121,9 +129,13 @@ class Watch(Silent):
             from gemmtune.device.cuda.info import monitor
 
             self._monitor = monitor(int(device.name.partition(":")[2]))
-        self._listed_before, self._used_before, self._started_before = self._listed(), self._used(), self._started()
-        self._most_left = self._left_at_end = self._deaths = 0
-        self._workers = 0
+        self._listed_before, self._used_before = self._listed(), self._used()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._started_before = self._started()
+        self._most_left = self._left_at_end = self._deaths = self._workers = 0
         self._strangers: list[int] = []
 
     def trial_finished(
@@ -202,21 +214,20 @@ def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any],
         whole, clean = fixed_list(Space(problem, device.gpu, kinds[:1]), options.count)
         kernels = KernelCache(folder / "kernels")
         lists = {"clean": clean, "whole": whole} | ({"control": clean} if options.control else {})
+        watch = Watch(device)
         runs: dict[str, Finished] = {}
         seconds: dict[str, float] = {}
+        seen: dict[str, dict[str, Any]] = {}
         for run, listed in lists.items():
-            device.close()  # each run begins with a worker of its own
             started = time.monotonic()
-            observer = Watch(device)
+            watch.begin()
             history = stack.enter_context(History(keep / f"{run}.db"))
             with CompilePool(options.workers, kernels, timeout=options.compile_limit) as pool:
-                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, observer)
+                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, watch)
             seconds[run] = round(time.monotonic() - started, 1)
-            if run == "whole":
-                watch = observer
-                watch.close()
+            watch.close()  # each run begins with a worker of its own
+            seen[run] = watch.figures()
             print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]} s", flush=True)  # noqa: T201
-        device.close()
         with CompilePool(options.workers, kernels) as pool:
             runner = TrialRunner(problem, device, kinds, pool, Timing(), kernels)
             winner = runs["whole"].ranked[0]
@@ -226,10 +237,12 @@ def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any],
             "estimated": device.estimates,
             "problem": problem.key,
             "configurations": len(whole),
+            "recorded": len({r.configuration for r in runs["whole"].records}),
             "faulty": len(whole) - len(clean),
             "faulty_by_kind": dict(Counter(fault for c in whole if (fault := fault_of(str(c))))),
             "outcomes": {run: dict(finished.course.counts) for run, finished in runs.items()},
             "mistaken": mistaken(runs["whole"].records, device.kind),
+            "harmed": harmed(runs["clean"].records, runs["whole"].records),
             "infrastructure": [r.detail for r in runs["whole"].records if r.outcome == Outcome.INFRASTRUCTURE],
             **shift_figures("shift", runs["clean"], runs["whole"]),
             **(shift_figures("control_shift", runs["clean"], runs["control"]) if options.control else {}),
@@ -240,7 +253,7 @@ def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any],
             "winner_ratio_alone": alone,
             "winner_ratio_of_clean": _final(runs["clean"].ranked[0]),
             "winner_shift": abs(among / _final(winner) - 1),
-            **watch.figures(),
+            **seen["whole"],
             "seconds": {**seconds, "all": round(time.monotonic() - began, 1)},
         }
     return {**summary, "processes_left": len(list(left_behind(marker))), "zombies": len(zombies())}, device
@@ -269,12 +282,15 @@ def _final(winner: TrialRecord) -> float:
 def missed(summary: Mapping[str, Any]) -> list[str]:
     """The bars that these figures miss, in words."""
     bars = {
+        "trials are missing": summary["recorded"] == summary["configurations"],
         "faulty kernels ended otherwise than they must": not summary["mistaken"],
+        "right kernels failed beside faulty ones": not summary["harmed"],
         "trials failed for reasons of the machine": not summary["infrastructure"],
         f"the median shift is above {MEDIAN_BAR:.1%}": summary["shift_median"] <= MEDIAN_BAR,
         f"the 90th percentile of the shifts is above {P90_BAR:.0%}": summary["shift_p90"] <= P90_BAR,
         f"the winner moved by more than {WINNER_BAR:.0%}": summary["winner_shift"] <= WINNER_BAR,
         "a dead worker left GPU memory in use": summary["memory_left_at_a_death_bytes"] <= MEMORY_BAR,
+        "NVML does not say how much GPU memory is in use": summary["memory_known"] or summary["estimated"],
         "GPU memory is not back": summary["memory_left_at_the_end_bytes"] <= MEMORY_BAR,
         "NVML lists processes that are dead": not summary["processes_left_on_gpu"],
         "processes are left": summary["processes_left"] == summary["zombies"] == 0,

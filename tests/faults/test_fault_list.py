@@ -124,16 +124,26 @@ def test_a_fault_that_ends_otherwise_or_for_another_reason_is_mistaken(faults, r
     assert [line.split(": ")[0] for line in found] == [str(c) for c in list(trials)[1::2]] + [str(list(trials)[4])]
 
 
+def test_a_right_kernel_that_fails_only_beside_faulty_ones_is_harmed(faults, recorded):
+    a, b, c = (configuration("none", i) for i in range(3))
+    before = recorded("1", {a: ("correct", 1.0, ""), b: ("abandoned", 0.1, ""), c: ("wrong", 0, "")})
+    after = recorded("2", {a: ("timeout", 0, "It hung."), b: ("correct", 0.2, ""), c: ("launch", 0, "")})
+    assert faults.harmed(before, after) == [f"{a}: timeout: It hung."]
+
+
 def test_bars_are_missed_one_by_one(faults):
     good = {
-        "mistaken": [], "infrastructure": [], "shift_median": 0.007, "shift_p90": 0.03, "winner_shift": 0.01,
+        "mistaken": [], "harmed": [], "infrastructure": [],
+        "shift_median": 0.007, "shift_p90": 0.03, "winner_shift": 0.01,
         "memory_left_at_a_death_bytes": 8 << 20, "memory_left_at_the_end_bytes": 8 << 20, "processes_left_on_gpu": [],
-        "processes_left": 0, "zombies": 0,
+        "processes_left": 0, "zombies": 0, "recorded": 300, "configurations": 300, "memory_known": True,
+        "estimated": False,
     }  # fmt: skip
     bad = {
-        "mistaken": ["x"], "infrastructure": ["x"], "shift_median": 0.0071, "shift_p90": 0.031, "winner_shift": 0.011,
+        "mistaken": ["x"], "harmed": ["x"], "infrastructure": ["x"],
+        "shift_median": 0.0071, "shift_p90": 0.031, "winner_shift": 0.011,
         "memory_left_at_a_death_bytes": 9 << 20, "memory_left_at_the_end_bytes": 9 << 20, "processes_left_on_gpu": [7],
-        "processes_left": 1, "zombies": 1,
+        "processes_left": 1, "zombies": 1, "recorded": 299, "configurations": 301, "memory_known": False,
     }  # fmt: skip
     assert faults.missed(good) == []
     assert all(len(faults.missed({**good, name: value})) == 1 for name, value in bad.items())
