@@ -185,6 +185,8 @@ def translated(url: URL, timeout: float) -> Iterator[None]:
 
 def _sentence(error: DBAPIError, place: str, timeout: float) -> str:
     code = primary_code(error)
+    if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        code = sqlite3.SQLITE_FULL  # the index of the log could not be made larger
     if is_busy(error):
         return (
             f"The history {place} has been locked by another process for {timeout:g} s: "
