@@ -2,25 +2,28 @@
 
 An entry is one file, written aside and renamed into place, so that a reader sees all of it or nothing, and any number
 of processes may share the folder. It carries the hash of its own contents: a truncated or altered entry is a miss, and
-the next compile replaces it. The cache is a convenience: a folder that cannot be written costs time, never a result.
+the next compile replaces it. Each use appends one byte behind the contents, which counts it and dates the last one.
+The cache is a convenience: a folder that cannot be written costs time, never a result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmtune.codegen.kernel import KernelSource
 from gemmtune.codegen.render import intrinsics
 
-SCHEMA = 1
-_MAGIC = b"gemmtune kernel\n"
+SCHEMA = 2
+_MAGIC = b"gemmtune kernel 2\n"
+_USE = b"+"
 _logger = logging.getLogger(__name__)
 
 
@@ -49,6 +52,8 @@ class Cached:
 
     cubin: bytes
     log: str
+    uses: int = field(default=0, compare=False)
+    """How often it has been taken from the cache since it was made."""
 
 
 class KernelCache:
@@ -73,11 +78,20 @@ class KernelCache:
 
     def get(self, source: KernelSource, options: Sequence[str], nvrtc: str) -> Cached | None:
         """The kernel, or None where there is no whole entry of it."""
+        path = self.path(self.key(source, options, nvrtc))
         try:
-            data = self.path(self.key(source, options, nvrtc)).read_bytes()
+            data = path.read_bytes()
         except OSError:
             return None
-        return _unpack(data)
+        found = unpack(data)
+        if found is not None:
+            with contextlib.suppress(OSError):  # not ours to write, or pruned just now: it must not come back empty
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+                try:
+                    os.write(descriptor, _USE)
+                finally:
+                    os.close(descriptor)
+        return found
 
     def put(self, source: KernelSource, options: Sequence[str], nvrtc: str, cubin: bytes, log: str) -> None:
         """Publish a kernel; where the folder cannot be written, say so in the log and go on without."""
@@ -110,16 +124,19 @@ def default_root() -> Path:
 
 
 def _pack(entry: Cached) -> bytes:
-    """Magic, hash of the rest, length of the log, log, cubin."""
+    """Magic, hash of the rest, lengths of log and cubin, log, cubin; uses follow."""
     log = entry.log.encode()
-    body = len(log).to_bytes(8, "little") + log + entry.cubin
+    body = len(log).to_bytes(8, "little") + len(entry.cubin).to_bytes(8, "little") + log + entry.cubin
     return _MAGIC + hashlib.sha256(body).digest() + body
 
 
-def _unpack(data: bytes) -> Cached | None:
+def unpack(data: bytes) -> Cached | None:
+    """What an entry's file holds; None where it is truncated, altered or of another version."""
     head = len(_MAGIC) + 32
-    body = data[head:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != hashlib.sha256(body).digest():
+    log, cubin = (int.from_bytes(data[head + i : head + i + 8], "little") for i in (0, 8))
+    end = head + 16 + log + cubin
+    body, uses = data[head:end], data[end:]
+    whole = len(body) == 16 + log + cubin and uses == _USE * len(uses)
+    if data[: len(_MAGIC)] != _MAGIC or not whole or data[len(_MAGIC) : head] != hashlib.sha256(body).digest():
         return None
-    length = int.from_bytes(body[:8], "little")
-    return Cached(cubin=body[8 + length :], log=body[8 : 8 + length].decode(errors="replace"))
+    return Cached(cubin=body[16 + log :], log=body[16 : 16 + log].decode(errors="replace"), uses=len(uses))

@@ -126,7 +126,7 @@ class Child:
         log: is told the logger's name, the level and the message of what the child logs; by default it is logged.
 
     Attributes:
-        served: requests answered so far.
+        served: requests answered with a value so far.
 
     Raises:
         OSError: no process can be started.
@@ -164,10 +164,10 @@ class Child:
             self._log(*record)
         if isinstance(value, MemoryError):
             raise ChildMemoryError("it was refused memory")
+        if not returned:
+            raise value
         self.served += 1
-        if returned:
-            return value
-        raise value
+        return value
 
     def kill(self) -> None:
         """End the child and what it started, now; safe to call twice."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v", "--diag-suppress=177")
 """Options of every compile, besides the architecture (177: a constant that one kernel has no use for)."""
+_WANT = "catastrophic error: out of memory"
+"""How NVRTC's front end says that it was refused memory; its back end aborts."""
 LOG_HEAD = 1500
 """Characters of the compiler's log that an error message carries."""
 
@@ -35,6 +37,10 @@ _RESOURCES = {
     "loads": re.compile(r"(\d+) bytes spill loads"),
     "shared_bytes": re.compile(r"(\d+) bytes smem"),
 }
+
+
+class CompileMemoryError(CompileError):
+    """The compiler needed more memory than it may have."""
 
 
 @lru_cache(maxsize=1)
@@ -96,6 +102,7 @@ def compile_kernel(source: KernelSource, arch: str, cache: KernelCache | None = 
 
     Raises:
         CompileError: the compiler refused the source; the message carries the head of its log.
+        CompileMemoryError: it ran out of memory.
         ToolchainError: there is no NVRTC, or it does not know ``arch``; the message names the cure.
     """
     started = time.perf_counter()
@@ -180,6 +187,8 @@ def _compile(source: KernelSource, options: tuple[str, ...], arch: str) -> tuple
         log = _log(nvrtc, program)
         if int(compiled) != 0:
             head = log[:LOG_HEAD].strip() or _text(nvrtc, compiled)
+            if _WANT in log or int(compiled) == int(nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY):
+                raise CompileMemoryError(f"NVRTC ran out of memory over {source.configuration} for {arch}.")
             raise CompileError(f"NVRTC refused {source.configuration} for {arch}: {head}")
         status, size = nvrtc.nvrtcGetCUBINSize(program)
         _expect(nvrtc, status, "nvrtcGetCUBINSize")

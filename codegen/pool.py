@@ -18,7 +18,7 @@ from types import TracebackType
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.child import Child, ChildDiedError, ChildMemoryError
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
-from gemmtune.codegen.nvrtc import compile_kernel
+from gemmtune.codegen.nvrtc import CompileMemoryError, compile_kernel
 from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError
 from gemmtune.space.settings import check_count, check_seconds
 
@@ -33,10 +33,6 @@ _Item = tuple["Future[CompiledKernel]", KernelSource, str]
 
 class CompileTimeout(CompileError):
     """The compiler did not end in time; its process was killed."""
-
-
-class CompileMemoryError(CompileError):
-    """The compiler needed more memory than it may have; its process was lost."""
 
 
 def compile_in_child(source: KernelSource, arch: str, root: str | None) -> CompiledKernel:
@@ -158,16 +154,17 @@ class CompilePool:
                 f"Compiling {what} took longer than {self.timeout:g} s and was stopped: raise the compile timeout, or "
                 f"leave such configurations out."
             )
-        except ChildDiedError as death:
+        except (ChildDiedError, CompileMemoryError) as death:
             self._lose(child)
             if child is not None and child.served and not self._closed:  # is it to blame, or an earlier kernel?
                 return self._compile(None, future, source, arch)
             child = None
             if self._closed:
                 error = CompileError(f"Compiling {what} was stopped, since the pool was closed.")
-            elif isinstance(death, ChildMemoryError):
+            elif isinstance(death, ChildMemoryError | CompileMemoryError):
+                how = "NVRTC says so" if isinstance(death, CompileMemoryError) else death
                 error = CompileMemoryError(
-                    f"Compiling {what} ran out of memory ({death}; {self.memory / 2**30:.3g} GB are allowed each of "
+                    f"Compiling {what} ran out of memory ({how}; {self.memory / 2**30:.3g} GB are allowed each of "
                     f"{self.workers} compile processes): use fewer workers, or leave such configurations out."
                 )
             else:

@@ -30,6 +30,26 @@ def test_what_was_put_is_found(tmp_path: Path) -> None:
     assert KernelCache(tmp_path).get(SOURCE, OPTIONS, "13.0") == Cached(CUBIN, LOG)
 
 
+def test_uses_are_counted_and_do_not_harm_the_entry(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    cache.put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
+    counts = [entry.uses for _ in range(3) if (entry := cache.get(SOURCE, OPTIONS, "13.0")) is not None]
+    assert counts == [0, 1, 2]
+    cache.put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
+    again = cache.get(SOURCE, OPTIONS, "13.0")
+    assert again == Cached(CUBIN, LOG)
+
+
+def test_an_entry_that_cannot_be_written_is_still_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KernelCache(tmp_path).put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(cache_module.os, "open", refuse)
+    assert KernelCache(tmp_path).get(SOURCE, OPTIONS, "13.0") == Cached(CUBIN, LOG)
+
+
 def test_nothing_is_left_beside_the_entry(tmp_path: Path) -> None:
     KernelCache(tmp_path).put(SOURCE, OPTIONS, "13.0", CUBIN, LOG)
     assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1

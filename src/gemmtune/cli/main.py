@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, database, devices, diagnose, doctor, output, packs, query, rerun, show, tune
+from gemmtune.cli import bench, cache, database, devices, diagnose, doctor, output, packs, query, rerun, show, tune
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -46,6 +46,7 @@ app.command("rerun", short_help="Run a recorded trial again, alone, or under com
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
+app.add_typer(cache.app, name="cache", short_help="What the kernel cache holds: list, prune.")
 app.command("doctor", short_help="Check this machine, and whether a problem suits it.")(doctor.doctor)
 app.command("diagnose", short_help="Why a kernel is not faster, and what to try first.")(diagnose.diagnose)
 app.command("devices", short_help="GPUs, toolchain, what each family can do here.")(devices.devices)
