@@ -151,8 +151,8 @@ class CompilePool:
             self._lose(child)
             child = None
             error: Exception = CompileTimeout(
-                f"Compiling {what} took longer than {self.timeout:g} s and was stopped: raise the compile timeout, or "
-                f"leave such configurations out."
+                f"Compiling {what} took longer than {self.timeout:g} s and was stopped: raise the limit "
+                f"(--compile-timeout), or leave such configurations out."
             )
         except (ChildDiedError, CompileMemoryError) as death:
             self._lose(child)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import nvrtc_version
-from gemmtune.codegen.pool import CompilePool
+from gemmtune.codegen.pool import TIMEOUT, CompilePool
 from gemmtune.codegen.render import template_hash
 from gemmtune.db import History, Study, StudySpec, TrialRecord
 from gemmtune.db.standing import standing
@@ -92,13 +92,14 @@ def tune(
     regime: Regime = "sustained",
     cache: Cache = "cold",
     workers: int | None = None,
+    compile_timeout: float = TIMEOUT,
     observer: Observer | None = None,
 ) -> list[StudyResult]:
     """Search for the fastest kernel of each problem, one study after another.
 
-    A study is found again by all of these arguments but ``trials``, ``time_limit``, ``workers`` and the observer: the
-    same call resumes it, and one with more trials carries it on. Ctrl-C ends the call early, with everything recorded
-    that had finished (see :attr:`StudyResult.interrupted`).
+    A study is found again by all of these arguments but ``trials``, ``time_limit``, ``workers``, ``compile_timeout``
+    and the observer: the same call resumes it, and one with more trials carries it on. Ctrl-C ends the call early, with
+    everything recorded that had finished (see :attr:`StudyResult.interrupted`).
 
     Args:
         problems: one problem or several.
@@ -113,11 +114,13 @@ def tune(
         regime: ``sustained`` or ``burst``.
         cache: ``cold`` or ``warm``.
         workers: compile processes; by default one a CPU.
+        compile_timeout: seconds that one kernel may take to compile.
         observer: is told how it goes.
 
     Raises:
         ProblemError: there is no problem.
-        SettingError: ``trials``, ``time_limit``, ``seed``, ``workers``, ``regime`` or ``cache`` out of range.
+        SettingError: ``trials``, ``time_limit``, ``seed``, ``workers``, ``compile_timeout``, ``regime`` or ``cache``
+            out of range.
         UnknownNameError: a device, family or strategy that does not exist.
         UnsupportedError: no family can serve one of the problems on this GPU.
         EmptySpaceError: no configuration is valid for one of them.
@@ -131,6 +134,7 @@ def tune(
         check_seconds("time limit", time_limit)
     if workers is not None:
         check_count("workers", workers)
+    check_seconds("compile timeout", compile_timeout)
     check_seed(seed)
     check_regime(regime)
     check_cache(cache)
@@ -144,7 +148,7 @@ def tune(
             registry.families_for(problem, where.gpu, families)
         kept = history if isinstance(history, History) else stack.enter_context(History(history))
         kernels = KernelCache()
-        pool = stack.enter_context(CompilePool(workers, kernels))
+        pool = stack.enter_context(CompilePool(workers, kernels, compile_timeout))
         for position, problem in enumerate(wanted):
             left = len(wanted) - position
             share = None if end is None else max(0.0, end - time.monotonic()) / left

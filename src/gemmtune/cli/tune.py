@@ -46,6 +46,9 @@ def tune(
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", help="Compile processes.  [default: one a CPU]")
     ] = None,
+    compile_timeout: Annotated[
+        str, typer.Option("--compile-timeout", metavar="TIME", help="Time one kernel may take to compile.")
+    ] = "60s",
 ) -> None:
     """Find the fastest kernel for one or more shapes.
 
@@ -73,6 +76,7 @@ def tune(
             regime=cast("Regime", regime),  # checked there, with a message that lists the choices
             cache=cast("Cache", cache),
             workers=workers,
+            compile_timeout=inputs.read_duration(compile_timeout),
             observer=progress,
         )
         location = history.location
