@@ -51,7 +51,7 @@ PROTOCOL = (
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: ``delay`` seconds after ``after`` trials were recorded; see :func:`moments`."""
+    """When to kill: ``delay`` s after ``after`` trials were recorded, or ``start`` s after the start where they are."""
 
     after: int
     delay: float
@@ -71,9 +71,13 @@ class Findings:
 
 
 def moments(kills: int, trials: int, seed: int, delay: float) -> list[Moment]:
-    """Moments spread over the run in ascending order; the delays are at most ``delay`` seconds, but at a start more."""
+    """Moments spread over the run in ascending order, the last of them in the finals.
+
+    ``delay`` is the most seconds after the trials were recorded. Where no new trial is waited for, the kill comes
+    within :data:`START_DELAY` seconds after the start instead.
+    """
     rng = random.Random(seed)  # noqa: S311 - seeded, so that a finding can be had again
-    after = sorted(rng.randint(0, trials) for _ in range(kills))
+    after = [*sorted(rng.randint(0, trials) for _ in range(kills - 1)), trials]
     return [Moment(n, rng.uniform(0, delay), rng.uniform(0, START_DELAY)) for n in after]
 
 
