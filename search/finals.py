@@ -14,7 +14,8 @@ from gemmtune.search.trial import DISTURBED, FATAL, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError
 
-FINALISTS = 8
+FINALISTS = 5
+"""Few, since each settles anew before every sample: five take some nine seconds."""
 BASE_LIMIT, LIMIT_EACH = 60.0, 5.0
 """Seconds the finals may take: for the worker's start and the rounds, and for each finalist."""
 
@@ -24,17 +25,15 @@ def finalists(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return best_first(records)[:FINALISTS]
 
 
-def still_to_meet(candidates: Sequence[TrialRecord], history: History) -> list[TrialRecord]:
-    """Those of ``candidates`` that are to be measured among each other; none where they have met.
+def still_to_meet(records: Sequence[TrialRecord], history: History) -> list[TrialRecord]:
+    """The finalists among a study's ``records`` that are to be measured among each other; none where they have met.
 
     Who was tried before the latest finals and did not come back from them is left out: its kernel may have cost a
     worker its life there.
     """
-    if all(record.final for record in candidates):
-        return []
-    met = [m.measured for r in candidates if r.final for m in history.measurements(r.id) if m.final]
+    met = [m.measured for r in records if r.final for m in history.measurements(r.id) if m.final]
     latest = max(met, default=0.0)
-    staying = [record for record in candidates if record.final or (record.finished or 0.0) >= latest]
+    staying = [r for r in finalists(records) if r.final or (r.finished or 0.0) >= latest]
     return [] if all(record.final for record in staying) else staying
 
 

@@ -19,7 +19,7 @@ from gemmtune.device import open_device
 from gemmtune.device.base import Cache, Device, Outcome, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
-from gemmtune.search.finals import finalists, measure_finalists, still_to_meet
+from gemmtune.search.finals import measure_finalists, still_to_meet
 from gemmtune.search.ranking import best_first
 from gemmtune.search.strategy import check_strategy
 from gemmtune.search.trial import Timing, TrialRunner
@@ -228,7 +228,7 @@ def _elders(history: History, study: Study) -> tuple[TrialRecord, ...]:
 
 def _finals(course: Course, observer: Observer) -> bool:
     """Run the finals unless these finalists have met already; True where Ctrl-C ended them."""
-    candidates = still_to_meet(finalists(course.records), course.study.history)
+    candidates = still_to_meet(course.study.trials(), course.study.history)
     if not candidates:
         return False
     observer.finals_started(course.space.problem, len(candidates))

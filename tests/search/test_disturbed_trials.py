@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.db import History
 from gemmtune.device.base import Measurement, Outcome, Report
+from gemmtune.search.finals import FINALISTS
 from gemmtune.search.study import tune
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ToolchainError
@@ -205,8 +206,8 @@ def test_disturbed_finals_are_run_once_more(problem, fake_device, history):
 
     device = Flicker()
     (result,) = tune(problem, device, trials=20, history=history)
-    assert [len(jobs) for jobs in device.compared] == [8, 8]
-    assert all(r.final for r in result.best[:8])
+    assert [len(jobs) for jobs in device.compared] == [FINALISTS] * 2
+    assert all(r.final for r in result.best[:FINALISTS])
 
 
 def test_a_finalist_that_is_unstable_each_time_does_not_keep_the_others_from_their_times(problem, fake_device, history):
@@ -216,7 +217,7 @@ def test_a_finalist_that_is_unstable_each_time_does_not_keep_the_others_from_the
 
     device = Flicker()
     (result,) = tune(problem, device, trials=20, history=history)
-    assert [bool(r.final) for r in result.best[:8]] == [True] * 7 + [False]
+    assert [bool(r.final) for r in result.best[:FINALISTS]] == [True] * (FINALISTS - 1) + [False]
     calm = fake_device()
     tune(problem, calm, trials=20, history=history)
     assert (calm.jobs, calm.compared) == ([], [])
@@ -245,8 +246,8 @@ def test_a_kernel_that_kills_the_finals_is_found_and_left_out_for_good(outcome, 
     (result,) = tune(problem, device, trials=30, history=history)
     first, second = device.compared
     assert [str(j.kernel.configuration) for j in second] == [str(j.kernel.configuration) for j in first[1:]]
-    assert [bool(r.final) for r in result.best[:8]] == [True] * 7 + [False]
-    assert result.best[7].configuration == str(first[0].kernel.configuration)
+    assert [bool(r.final) for r in result.best[:FINALISTS]] == [True] * (FINALISTS - 1) + [False]
+    assert result.best[FINALISTS - 1].configuration == str(first[0].kernel.configuration)
     calm = fake_device()
     tune(problem, calm, trials=30, history=history)
     assert calm.compared == []

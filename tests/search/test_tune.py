@@ -12,6 +12,7 @@ from gemmtune.codegen.pool import CompileTimeout
 from gemmtune.db import History
 from gemmtune.device.base import Limits, Outcome
 from gemmtune.search.events import Silent
+from gemmtune.search.finals import FINALISTS
 from gemmtune.search.study import tune
 from gemmtune.space import families as registry
 from gemmtune.space.configuration import Parameter
@@ -63,13 +64,13 @@ def test_a_study_finds_the_best_and_records_every_trial(problem, fake_device, hi
     assert not device.closed  # it was ours
 
 
-def test_the_finals_measure_the_best_eight_together(problem, fake_device, history):
+def test_the_finals_measure_the_best_few_together(problem, fake_device, history):
     device = fake_device()
     (result,) = tune(problem, device, trials=30, history=history)
     (jobs,) = device.compared
-    assert len(jobs) == 8
+    assert len(jobs) == FINALISTS
     assert all(job.effort == "final" for job in jobs)
-    assert {str(job.kernel.configuration) for job in jobs} == {r.configuration for r in result.best[:8]}
+    assert {str(job.kernel.configuration) for job in jobs} == {r.configuration for r in result.best[:FINALISTS]}
 
 
 def test_estimates_have_no_finals(problem, fake_device, history):
