@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import event
 
 from gemmtune.db import History, TrialResult
 from gemmtune.db.owner import LEASE, Owner, start_token, this_process
@@ -185,6 +186,19 @@ def test_a_templates_text_may_come_later(history: History, path: Path, make: Sim
     make.run(study, 1, make.correct(1))
     with sqlite3.connect(path) as raw:
         assert raw.execute("SELECT text FROM template").fetchall() == [("template",)]
+
+
+def test_a_trial_costs_few_statements_that_are_built_once(history: History, make: SimpleNamespace):
+    """The GPU waits while a trial is recorded; making a statement takes longer than running it."""
+    study = history.open_study(make.spec())
+    make.run(study, 0, make.correct(0))
+    ran: list[str] = []
+    event.listen(history._engine, "before_execute", lambda _c, clause, *_: ran.append(clause))
+    make.run(study, 1, make.correct(1))
+    first, ran[:] = list(ran), []
+    make.run(study, 2, make.correct(2))
+    assert len(first) <= 10
+    assert all(a is b for a, b in zip(first, ran, strict=True))
 
 
 # -------------------------------------------------------------------------------------------------------------- claims
