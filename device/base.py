@@ -171,6 +171,14 @@ class Device(Protocol):
         """Versions that make numbers comparable: driver, cuda, nvrtc, python packages."""
         ...
 
+    def start(self) -> None:
+        """Get ready for the first :meth:`run`, which does so by itself; call it while there is other work to wait for.
+
+        Raises:
+            GemmtuneError: the device cannot be used; the message is its own.
+        """
+        ...
+
     def run(self, job: Job, limits: Limits) -> Report:
         """Prove and time one kernel; never raises for what the kernel does: a hang or crash is a report."""
         ...

@@ -334,6 +334,11 @@ class WorkerDevice:
 
     _worker: Worker
 
+    def start(self) -> None:
+        """Bring the first worker up; does nothing where there has been one."""
+        if not self._worker.started:
+            self._worker.start()
+
     def run(self, job: Job, limits: Limits) -> Report:
         """Prove and time one kernel; whatever the kernel does, a hang or crash included, is a report."""
         return self._worker.request(job, limits)

@@ -128,6 +128,7 @@ class TrialRunner:
         """
         if prepared.compiling is None:
             return Attempt(TrialResult(Outcome.COMPILE, prepared.reason))
+        self.device.start()  # while the first kernel compiles
         try:
             kernel = prepared.compiling.result()
         except CompileError as error:

@@ -10,6 +10,7 @@ from itertools import groupby
 
 from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
+from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
 from gemmtune.device.cuda.sanity import Probe
 from gemmtune.device.cuda.timing import (
@@ -72,6 +73,7 @@ class CudaEngine:
         self._bench: Bench | None = None
         self._busy_until = 0.0
         self.announce: Callable[[str], None] = lambda stage: None
+        load_helpers()  # compiling them may take a second, which the first trial need not wait for
 
     def run(self, job: Job) -> Report:
         """Prove and time one kernel."""

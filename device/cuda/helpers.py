@@ -32,6 +32,11 @@ def _kernel(name: str) -> Any:
     return _module().get_function(name)
 
 
+def load_helpers() -> None:
+    """Compile and load them now, rather than with the first call."""
+    _module()
+
+
 def _run(name: str, count: int, *arguments: Any) -> None:
     blocks = max(1, min(_MAX_BLOCKS, -(-count // _THREADS)))
     _kernel(name)((blocks,), (_THREADS,), arguments)

@@ -118,6 +118,9 @@ class FakeDevice:
     def environment(self):
         return self.versions
 
+    def start(self):
+        assert not self.closed
+
     def run(self, job, limits):
         self.jobs.append(job)
         self.limits.append(limits)
