@@ -16,7 +16,8 @@ from gemmtune.db import merge as merging
 from gemmtune.db import models as m
 from gemmtune.db import queries, ranking, schema, store, transfer
 from gemmtune.db.engine import WRITE, open_engine, resolve, translated, where
-from gemmtune.db.queries import DONE, Filter
+from gemmtune.db.filter import Filter
+from gemmtune.db.queries import DONE
 from gemmtune.db.records import (
     ExportRecord,
     FailureGroup,

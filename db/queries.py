@@ -1,17 +1,17 @@
-"""Reading a history: filters, and the records they give. Rankings are in :mod:`gemmtune.db.ranking`."""
+"""Reading a history: the records that a filter gives. Rankings are in :mod:`gemmtune.db.ranking`."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased, defer
 
 from gemmtune.db import models as m
+from gemmtune.db.filter import Filter
 from gemmtune.db.records import (
     CORRECT,
     ExportRecord,
@@ -24,85 +24,11 @@ from gemmtune.db.records import (
     VerificationData,
 )
 from gemmtune.db.store import gpu_from_json, unpack_samples
-from gemmtune.space.dtypes import DTYPES
-from gemmtune.space.errors import ProblemError, UnknownNameError
-from gemmtune.space.gpu import TABLE, Gpu, is_called
+from gemmtune.space.gpu import Gpu
 
 DONE = "done"
 CLAIMED = "claimed"
 NAMED_LIMIT = 200
-
-
-@dataclass(frozen=True)
-class Filter:
-    """What a query is narrowed to; None admits everything.
-
-    ``gpu`` is a short name, full name or device key, ``shape`` is like "4096x4096x4096".
-    """
-
-    gpu: str | None = None
-    shape: str | None = None
-    dtype: str | None = None
-    family: str | None = None
-    kind: str | None = None
-    regime: str | None = None
-    cache: str | None = None
-    problem_key: str | None = None
-    study_id: int | None = None
-
-    def studies(self, session: Session) -> Select[Any]:
-        """The ids of the studies it admits (the family is a trial's matter).
-
-        Raises:
-            UnknownNameError: a GPU or dtype that neither the history nor gemmtune knows.
-            ProblemError: a malformed shape.
-        """
-        conditions: list[ColumnElement[bool]] = []
-        query = select(m.Study.id)
-        if self.gpu is not None:
-            conditions.append(m.Study.gpu_id.in_(_gpu_ids(session, self.gpu)))
-        if self.shape is not None or self.dtype is not None or self.problem_key is not None:
-            query = query.join(m.Problem, m.Problem.id == m.Study.problem_id)
-        if self.shape is not None:
-            conditions.append(m.Problem.shape == _shape(self.shape))
-        if self.dtype is not None:
-            _check_dtype(session, self.dtype)
-            conditions.append(m.Problem.dtype == self.dtype)
-        if self.problem_key is not None:
-            conditions.append(m.Problem.key == self.problem_key)
-        exact: list[tuple[Any, object]] = [
-            (m.Study.kind, self.kind),
-            (m.Study.regime, self.regime),
-            (m.Study.cache, self.cache),
-            (m.Study.id, self.study_id),
-        ]
-        conditions += [column == value for column, value in exact if value is not None]
-        return query.where(*conditions)
-
-
-def _gpu_ids(session: Session, name: str) -> list[int]:
-    rows = session.execute(select(m.Gpu.id, m.Gpu.key, m.Gpu.name, m.Gpu.short)).all()
-    found = [id_ for id_, key, full, short in rows if name == key or is_called(name, full, short)]
-    is_key = "|" in name  # a device key comes from a program: a GPU that no study ran on yet is no mistake
-    if not found and not is_key and not any(is_called(name, g.name, g.short) for g in TABLE.values()):
-        known = ", ".join(sorted({short or full for _, _, full, short in rows})) or "none yet"
-        raise UnknownNameError(f"Unknown GPU {name!r}: the history has {known}; give a short or full name.")
-    return found
-
-
-def _shape(text: str) -> str:
-    shape = text.strip().lower()
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
-        raise ProblemError(f"Shape {text!r} is malformed: write it as MxNxK, e.g. 4096x4096x4096.")
-    return shape
-
-
-def _check_dtype(session: Session, name: str) -> None:
-    if name not in DTYPES and session.scalar(select(m.Problem.id).where(m.Problem.dtype == name).limit(1)) is None:
-        raise UnknownNameError(f"Unknown dtype {name!r}: choose one of {', '.join(DTYPES)}.")
-
-
-# ------------------------------------------------------------------------------------------------------------ records
 
 
 def records(

@@ -16,7 +16,8 @@ from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from gemmtune.db import models as m
-from gemmtune.db.queries import Filter, by_id
+from gemmtune.db.filter import Filter
+from gemmtune.db.queries import by_id
 from gemmtune.db.records import StudyRecord, TrialRecord
 from gemmtune.db.standing import standing
 

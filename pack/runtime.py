@@ -261,11 +261,12 @@ class Pack:
             return state
 
     def profile_call(self, a: Any, b: Any) -> dict[str, float]:
-        """Where the host time of ``matmul(a, b)`` goes: median microseconds by stage.
+        """Where the host time of ``matmul(a, b)`` goes: microseconds by stage (:func:`gemmtune.pack.profile.profile`).
 
         ``read``: shapes, strides, dtypes and addresses. ``device`` and ``stream``: which are current. ``look_up``: the
         plan of this call. ``allocate``: the result. ``launch``: the kernel, its arguments bound anew. ``total``: the
-        whole call, and ``other`` what the stages do not account for. Waits for the GPU between batches of calls.
+        whole call, ``other`` what the stages do not account for, and ``median`` the whole call on a machine as busy as
+        this one. Waits for the GPU between batches of calls.
 
         Raises:
             ArrayError: as for :meth:`matmul`; also arrays that would be copied first, or an empty result.

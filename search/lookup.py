@@ -49,8 +49,8 @@ def find_kernel(history: History, text: str) -> TrialRecord:
             )
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", asked):
         raise UnknownNameError(
-            f"{text!r} names no kernel: give a trial's id (17), its number in a study (3.12), or at least {SHORTEST} hex "
-            f"digits that its uuid or its cubin's hash starts with."
+            f"{text!r} names no kernel: give a trial's id (17), its number in a study (3.12), or at least {SHORTEST} "
+            f"hex digits that its uuid or its cubin's hash starts with."
         )
     return _one(asked, history.named(asked))
 

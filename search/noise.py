@@ -22,11 +22,14 @@ from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
 from gemmtune.search.start import known_points
 from gemmtune.space import families
 from gemmtune.space.errors import LaunchError, UnsupportedError
+from gemmtune.space.estimate import estimate
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.problem import Problem
 from gemmtune.space.settings import check_cache, check_count, check_regime, check_seed
 from gemmtune.space.space import Space
 
+KNOWN = 8
+"""Kernels among which the one to time is chosen."""
 COPIES = 7
 """Kernels of a race: 7 copies make 21 pairs."""
 THRESHOLD = 0.005
@@ -133,7 +136,7 @@ def measure_noise(
 
 
 def good_kernel(problem: Problem, device: Device) -> CompiledKernel:
-    """The compiled kernel that a search for ``problem`` on ``device`` would try first.
+    """Of the kernels that a search for ``problem`` on ``device`` would try first, the quickest by its estimate.
 
     Raises:
         UnsupportedError, EmptySpaceError: there is none.
@@ -141,8 +144,14 @@ def good_kernel(problem: Problem, device: Device) -> CompiledKernel:
         ToolchainError: NVRTC is missing.
     """
     space = Space(problem, device.gpu, families.families_for(problem, device.gpu))
-    known = known_points(space, 1)
-    return compile_kernel(render(problem, space[known[0] if known else 0]), device.gpu.arch, KernelCache())
+    by_name = {family.name: family for family in space.families}
+
+    def cost(index: int) -> float:
+        configuration = space[index]
+        return estimate(problem, configuration, by_name[configuration.family], device.gpu).us
+
+    best = min(known_points(space, KNOWN) or [0], key=cost)
+    return compile_kernel(render(problem, space[best]), device.gpu.arch, KernelCache())
 
 
 def judged(races: Sequence[tuple[Copy, ...]], copies: int, problem: str, configuration: str) -> Noise:

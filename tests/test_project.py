@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("space", "codegen", "device", "db", "search", "pack")
+ROOMS = ("space", "codegen", "device", "db", "search", "pack", "diagnose")
 CODE = {".py"}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

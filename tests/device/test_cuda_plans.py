@@ -163,6 +163,7 @@ def test_a_missing_cupy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
 def test_device_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "driver_present", lambda: True)
     monkeypatch.setattr(toolchain, "require_cupy", lambda: _Cupy(2))
+    monkeypatch.setattr("gemmtune.device.cuda.info.monitor", lambda index: None)
     one = device.open_device("cuda:1")
     assert (one.kind, one.name, one.estimates) == ("cuda", "cuda:1", False)
     one.close()
