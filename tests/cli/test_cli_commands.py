@@ -17,7 +17,9 @@ from gemmtune.space import errors
 
 Cli = Callable[..., Any]
 SHAPE, TRIALS = "48x40x32", 3
-COMMANDS = ("tune", "bench", "query", "show", "rerun", "export", "check", "devices", "db")
+COMMANDS = (
+    "tune", "bench", "query", "show", "rerun", "diagnose", "export", "check", "devices", "doctor", "db", "cache",
+)  # fmt: skip
 CONFIGURATION = "simt bm=16 bn=16"
 
 
@@ -254,7 +256,12 @@ def test_why(cli: Cli, tuned: tuple[Path, str]) -> None:
     assert "support:" in refused.out
 
 
-def test_export_check_and_carrying_the_history(cli: Cli, tuned: tuple[Path, str], tmp_path: Path) -> None:
+def test_export_check_and_carrying_the_history(
+    cli: Cli, tuned: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.db"  # an export is kept in the history, which other tests read
+    copy.write_bytes(tuned[0].read_bytes())
+    monkeypatch.setenv("GEMMTUNE_DB", str(copy))
     pack = tmp_path / "small.kpack"
     done = cli("export", str(pack))
     assert done.code == 0, done

@@ -34,7 +34,7 @@ def test_the_helper_kernels_compile_without_a_gpu(source: str, arch: str) -> Non
     options = [b"-std=c++17", f"--gpu-architecture={arch}".encode()]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     size = nvrtc.nvrtcGetProgramLogSize(program)[1]
-    log = b" " * size
+    log = bytearray(size)  # never b" " * size: of one byte, that is the interpreter's own b" "
     nvrtc.nvrtcGetProgramLog(program, log)
     assert int(status) == 0, log.decode()
 
