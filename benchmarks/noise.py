@@ -23,8 +23,8 @@ from gemmtune.space.gemm import Gemm
 RATE_BAR, AGREEMENT_BAR = 0.02, 0.01
 PROTOCOL = (
     "Races of 7 copies of one kernel, each loaded and captured on its own, as finalists are timed (sustained, cold "
-    "cache); a pair is a false difference where its ratio is off 1 by more than the threshold and the slower copy lies "
-    "below the 95 % interval of the quicker one. Then one study twice with the same seed, each in a fresh history."
+    "cache); a pair is a false difference where its ratio is off 1 by more than the threshold and the 95 % intervals "
+    "of its copies do not meet. Then one study twice with the same seed, each in a fresh history."
 )
 
 

@@ -254,14 +254,21 @@ class _Collected(logging.Handler):
         return records
 
 
-def _limit(memory: int) -> None:
-    """Allow this process ``memory`` bytes of data (0: any number) and no core file.
+YIELD = 10
+"""How much a process that serves many requests beside others stands back for the program that it serves."""
 
-    The limit is on data, not on addresses: libraries and reserved address space cost no memory.
+
+def _limit(memory: int) -> None:
+    """Allow this process ``memory`` bytes of data (0: any number) and no core file; stand back on a busy machine.
+
+    The limit is on data, not on addresses: libraries and reserved address space cost no memory. There is a compiler for
+    every CPU, but the study's own process and the one that launches kernels must not wait for one.
     """
     if sys.platform == "win32":
         return
     import resource
+
+    os.nice(YIELD)
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:

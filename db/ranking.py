@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from gemmtune.db import models as m
@@ -22,6 +22,9 @@ from gemmtune.db.records import StudyRecord, TrialRecord
 from gemmtune.db.standing import standing
 
 _COMPARED = (m.Study.kind, m.Gpu.key, m.Study.regime, m.Study.cache, m.Problem.key)
+
+WIDEST = 1.25
+"""More than the end of an interval is away from its median: wider ones (10 % either way) are no answers."""
 
 
 def best(session: Session, wanted: Filter, limit: int | None) -> list[TrialRecord]:
@@ -95,7 +98,11 @@ def _standing(session: Session, wanted: Filter, leaders: Sequence[TrialRecord]) 
 
 
 def _equals(session: Session, wanted: Filter, quickest: TrialRecord) -> Sequence[int]:
-    """Ids of the trials on the board of ``quickest`` that are its equals, itself among them."""
+    """Ids of the trials on the board of ``quickest`` that may be its equals: all that are, itself among them.
+
+    Of a trial that was measured more than once any measurement will do here; which one counts is for
+    :func:`gemmtune.db.standing.standing` to say.
+    """
     timing = quickest.timing
     assert timing is not None  # noqa: S101 - it has a score
     board = replace(
@@ -107,11 +114,15 @@ def _equals(session: Session, wanted: Filter, quickest: TrialRecord) -> Sequence
         problem_key=quickest.problem_key,
     )
     environment = select(m.Study.environment_id).where(m.Study.id == quickest.study_id).scalar_subquery()
+    best = case((m.Measurement.ratio.is_(None), m.Measurement.us_low), else_=-m.Measurement.ratio_high)
+    bound = timing.score_bound
+    farthest = bound / WIDEST if bound < 0 else bound * WIDEST  # which an index finds
+    reach = select(m.Measurement.id).where(m.Measurement.trial_id == m.Trial.id, best <= bound).exists()
     query = (
         _studies(session, board, select(m.Trial.id))
         .join(m.Trial, m.Trial.study_id == m.Study.id)
         .where(m.Study.environment_id == environment)
-        .where(m.Trial.final.is_(timing.final), m.Trial.score <= timing.score_bound)
+        .where(m.Trial.final.is_(timing.final), m.Trial.score <= farthest, or_(m.Trial.score <= bound, reach))
     )
     if wanted.family is not None:
         query = query.where(m.Trial.family == wanted.family)

@@ -140,6 +140,13 @@ class Timing:
             return self.us_high
         return -(self.ratio if self.ratio_low is None else self.ratio_low)
 
+    @property
+    def score_reach(self) -> float:
+        """The best score that its 95 % interval cannot tell from its own."""
+        if self.ratio is None:
+            return self.us_low
+        return -(self.ratio if self.ratio_high is None else self.ratio_high)
+
 
 @dataclass(frozen=True)
 class TrialRecord:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from gemmtune.device.baselines import Baseline, baseline_for
@@ -71,10 +72,10 @@ class DeviceState:
     def _kernel(self, kernel: Kernel, problem: Gemm, addresses: Mapping[str, int], stream: int) -> Run:
         prepared = self._load(kernel).prepare({**bindings(problem), "alpha": 1.0, "beta": 0.0}, addresses)
         scratch = self._scratch.of(self.index, stream)
-        names, launch_at = prepared.pointer_names, prepared.launch_at
+        pick, launch_at = itemgetter(*prepared.pointer_names), prepared.launch_at  # of two names or more: a tuple
 
         def run(at: Mapping[str, int], scalars: Mapping[str, float]) -> None:
-            launch_at([at[name] for name in names], stream, scratch, scalars)
+            launch_at(pick(at), stream, scratch, scalars)
 
         return run
 

@@ -14,6 +14,7 @@ from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
 from gemmtune.codegen.render import render
 from gemmtune.db import History
 from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
+from gemmtune.device.cuda.timing import SETTLE, SPAN
 from gemmtune.search.known import Known, KnownKernels
 from gemmtune.search.recording import baseline_name
 from gemmtune.search.results import BenchRow, ResultFile, save, summarise
@@ -30,8 +31,9 @@ NAIVE = "naive"
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; a sustained sample follows 0.2 s of the same kernel untimed, so that its own power sets its clock (a kernel "
-    "over four times slower than the baseline is timed apart); every kernel proved against float64 first."
+    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power sets "
+    "its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against float64 "
+    "first."
 )
 ESTIMATED_PROTOCOL = (
     "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "
@@ -166,6 +168,8 @@ def write_result_file(
         regime=" and ".join(dict.fromkeys(row.regime for row in rows)),
         cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
         peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
+        settle=SETTLE,
+        span=SPAN,
     )
     result = replace(blank, protocol=protocol, ceilings=_ceilings(rows), rows=tuple(rows), summary=summary.to_json())
     save(path, result)

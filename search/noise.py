@@ -57,9 +57,8 @@ class Noise:
     Attributes:
         pairs: pairs of copies compared, over ``races``.
         false_differences: pairs that the rules of the finals tell apart, by more than ``threshold``: the ratio of the
-            quicker to the slower is above 1 + ``threshold``, and the slower one's ratio to the baseline lies below the
-            95 % interval of the quicker one's (:func:`gemmtune.db.standing.is_equal`), which is to say that the
-            interval of their ratio excludes 1.
+            quicker to the slower is above 1 + ``threshold``, and the 95 % intervals of their ratios to the baseline do
+            not meet (:func:`gemmtune.db.standing.is_equal`).
         threshold: see there.
         spread: 95 % of the pairs differ by this or less (the logarithm of their ratio): 0.004 is 0.4 %.
         disturbed: copies whose time was no answer in two races running; no pair has them.

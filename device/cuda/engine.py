@@ -10,6 +10,7 @@ from itertools import groupby
 
 from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
+from gemmtune.device.cuda.heater import Heater
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
 from gemmtune.device.cuda.sanity import Probe
@@ -36,7 +37,7 @@ from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.problem import Problem
 
-STEADY_SECONDS = 0.3
+STEADY_SECONDS = 0.5
 """Continuous work before the first sample of a problem, and after a long pause: clocks settle within it."""
 REWARM_SECONDS = 0.01
 IDLE_SECONDS = 2.0
@@ -72,12 +73,15 @@ class CudaEngine:
         self._monitor = monitor(index)
         self._bench: Bench | None = None
         self._busy_until = 0.0
+        self._heater = Heater(self._stream)
         self.announce: Callable[[str], None] = lambda stage: None
         load_helpers()  # compiling them may take a second, which the first trial need not wait for
 
     def run(self, job: Job) -> Report:
         """Prove and time one kernel."""
         seconds: dict[str, float] = {}
+        if job.regime != "sustained":
+            self._heater.put_out()
         with self._stream:
             return replace(self._survive(lambda: self._run(job, seconds)), seconds=seconds)
 
@@ -92,6 +96,10 @@ class CudaEngine:
     def probe(self, reference: float | None) -> Health:
         """Run the known kernel, in its known time in microseconds where there is one."""
         return Probe(self._stream).check(reference)
+
+    def idle(self) -> bool:
+        """Keep the card in the state of the last trial for some milliseconds; False where that is not wanted."""
+        return self._heater.beat()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -141,6 +149,8 @@ class CudaEngine:
         else:
             interleave(watch, baseline, [ours], TRIAL, lambda: below(CONTENDER))
         self._busy_until = time.perf_counter()
+        if job.regime == "sustained":
+            self._heater.light(baseline.replay)
         measured = measurement(ours, baseline, watch)
         if job.verify and (wrong := bench.prover.recheck()):
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
@@ -230,6 +240,7 @@ class CudaEngine:
         return self._bench
 
     def _drop(self) -> None:
+        self._heater.put_out()
         self._bench = None
         self._cupy.get_default_memory_pool().free_all_blocks()
 

@@ -1,6 +1,7 @@
 """Timing: CUDA graphs of launches that rotate over operand copies, in rounds that interleave everything compared.
 
-A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike.
+A round replays each graph twice, there and back (A B C C B A), so that a drift of the clock falls on all alike, and
+every round has another order.
 Graphs last about 2.5 ms, so that what starting one costs does not count.
 
 The SM clock follows the power drawn over the last tenths of a second, and kernels differ in what they draw: measured
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,10 +40,11 @@ THERMAL = frozenset({"thermal (software)", "thermal (hardware)"})
 """What says that the card ran too hot, in :mod:`gemmtune.device.cuda.nvml`'s words."""
 LEVELS_APART = 0.02
 """Relative distance between two levels of a ratio from which on its median is no answer: less is lost in the noise."""
-SETTLE = 0.2
-"""Seconds of untimed running before each sample that is for the record.
+SETTLE, SPAN = 0.1, 0.2
+"""Seconds of untimed running before each sample that is for the record, and seconds that the sample takes.
 
-On an H200 at its power cap, samples after 0.04 s vary by 2 to 3 % and still show who ran before; after 0.2 s, by 0.5 %.
+On an H200 at its power cap the clock swings by 1 to 2 % about once a second, whatever runs: a sample of 0.05 s tells
+little but where in the swing it fell.
 """
 FAR = 4.0
 """A kernel this many times slower than the baseline is timed apart: in between, it would let the card cool."""
@@ -107,14 +110,14 @@ FINAL = Plan(6, 40, 5.0)
 
 
 def settle(series: Mapping[Series, float]) -> None:
-    """Have each of ``series`` run untimed for :data:`SETTLE` before its samples, and make these a quarter as long.
+    """Have each of ``series`` run untimed for :data:`SETTLE` before its samples, and make these :data:`SPAN` long.
 
     Values are about what a launch takes, in microseconds.
     """
     for item, us in series.items():
         replay_us = max(us, 0.5) * item.replay.launches
         item.lead = math.ceil(SETTLE * 1e6 / replay_us)
-        item.span = math.ceil(item.lead / 4)
+        item.span = math.ceil(SPAN * 1e6 / replay_us)
 
 
 class Stopwatch:
@@ -124,12 +127,14 @@ class Stopwatch:
         stream: CuPy stream.
         regime: ``sustained``: samples follow each other without a pause; ``burst``: each after an idle while.
         monitor: reads clocks during the run, where there is one.
+        seed: of the orders in which more than two things take turns.
     """
 
-    def __init__(self, stream: Any, regime: Regime, monitor: Monitor | None) -> None:
+    def __init__(self, stream: Any, regime: Regime, monitor: Monitor | None, seed: int = 0) -> None:
         self._stream = stream
         self._regime = regime
         self._monitor = monitor
+        self._rng = random.Random(seed)  # noqa: S311 - no secret
         self._events = [require_cupy().cuda.Event() for _ in range(2)]
         self.clock_mhz: float | None = None
         self._throttles: dict[str, None] = {}
@@ -162,8 +167,15 @@ class Stopwatch:
             self._stream.synchronize()
 
     def round(self, series: Sequence[Series]) -> None:
-        """One sample of each there, one back."""
-        order = [*series, *reversed(series)]
+        """One sample of each there, one back.
+
+        More than two take turns in another order each round: in a fixed one, each would stand at its own place in the
+        swings of the clock, and its samples would agree with each other on a wrong time.
+        """
+        there = list(series)
+        if len(there) > 2:
+            self._rng.shuffle(there)
+        order = [*there, *reversed(there)]
         if self._regime == "burst":
             for item in order:
                 self._stream.synchronize()

@@ -70,6 +70,14 @@ def test_among_equals_the_simplest_wins_whoever_asks(history: History, make: Sim
     assert [s.best.number for s in history.studies()] == [2]
 
 
+def test_equal_are_those_whose_intervals_meet(history: History, make: SimpleNamespace):
+    study = history.open_study(make.spec())
+    for stages, ratio in ((5, 1.500), (4, 1.480), (2, 1.460), (1, 1.400)):  # 1.485 to 1.515, 1.4652 to 1.4948, ...
+        make.run(study, stages, make.correct(stages, ratio), stages)
+    assert winners(history, 1) == {"mma bm=4 stages=3"}
+    assert [(r.number, r.rank) for r in history.best()] == [(4, 1), (5, 2), (2, 3), (1, 4)]
+
+
 def test_estimates_are_equal_where_they_are_the_same(history: History, make: SimpleNamespace):
     study = history.open_study(make.spec(kind="emulator"))
     for stages, us in ((5, 3.0), (4, 3.0), (2, 3.0), (1, 3.001)):

@@ -10,8 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemmtune.device.cuda import timing
 from gemmtune.device.cuda.reference import GemmReference, affordable_flops
-from gemmtune.device.cuda.timing import FINAL, SETTLE, TRIAL, Plan, Series, interleave, measurement, settle
+from gemmtune.device.cuda.timing import (
+    FINAL,
+    SETTLE,
+    SPAN,
+    TRIAL,
+    Plan,
+    Series,
+    Stopwatch,
+    interleave,
+    measurement,
+    settle,
+)
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
 
@@ -101,14 +113,38 @@ def test_a_clear_loser_stops_at_once() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 1e5), st.integers(1, 500)), min_size=1, max_size=9))
-def test_everything_settles_as_long_before_a_sample_and_is_timed_a_quarter_of_that(
-    sizes: list[tuple[float, int]],
-) -> None:
+def test_everything_settles_as_long_before_a_sample_and_is_timed_as_long(sizes: list[tuple[float, int]]) -> None:
     series = {Series(SimpleNamespace(launches=launches)): us for us, launches in sizes}  # type: ignore[arg-type]
     assert all((one.lead, one.span) == (0, 1) for one in series)
     settle(series)
     for one, us in series.items():
-        share, replay = SETTLE * 1e6, us * one.replay.launches
-        assert one.lead * replay >= share * (1 - 1e-9)
-        assert (one.lead - 1) * replay <= share * (1 + 1e-9)
-        assert one.lead <= 4 * one.span < one.lead + 4
+        replay = us * one.replay.launches
+        for replays, seconds in ((one.lead, SETTLE), (one.span, SPAN)):
+            assert replays * replay >= seconds * 1e6 * (1 - 1e-9)
+            assert (replays - 1) * replay <= seconds * 1e6 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_every_round_goes_there_and_back_and_more_than_two_change_places(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
+    cuda = SimpleNamespace(Event=lambda: event, get_elapsed_time=lambda start, end: 1.0)
+    monkeypatch.setattr(timing, "require_cupy", lambda: SimpleNamespace(cuda=cuda))
+    ran: list[int] = []
+
+    def one(name: int) -> Series:
+        replay = SimpleNamespace(launches=1, launch=lambda stream: ran.append(name))
+        return Series(replay)  # type: ignore[arg-type]
+
+    series = [one(name) for name in range(count)]
+    rounds = set()
+    watch = Stopwatch(SimpleNamespace(), "sustained", None, seed=3)
+    for _ in range(20):
+        ran.clear()
+        watch.round(series)
+        assert ran == ran[::-1]
+        assert sorted(ran[:count]) == list(range(count))
+        rounds.add(tuple(ran[:count]))
+    assert all(len(item.samples) == 40 for item in series)
+    assert len(rounds) == 1 if count <= 2 else len(rounds) > 3
