@@ -31,9 +31,9 @@ NAIVE = "naive"
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power sets "
-    "its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against float64 "
-    "first."
+    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power "
+    "sets its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against "
+    "float64 first."
 )
 ESTIMATED_PROTOCOL = (
     "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "
