@@ -18,6 +18,7 @@ from gemmtune.pack.jsontext import Reader
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError, PackError
 from gemmtune.space.problem import Problem, problem_from_json
+from gemmtune.space.recipe import SCHEMA as RECIPE_SCHEMA
 from gemmtune.space.recipe import LaunchRecipe
 
 SCHEMA = 1
@@ -359,7 +360,9 @@ def check_recipe_types(data: Mapping[str, Any], where: str) -> None:
         PackError: a field has another type than a recipe's, or there are too many arguments or conditions.
     """
     reader = Reader(data, where)
-    reader.integer("schema", 1)
+    schema = reader.integer("schema", 1)
+    if schema > RECIPE_SCHEMA:
+        raise PackError(f"{where} has schema {schema}, but this gemmtune reads 1 to {RECIPE_SCHEMA}: upgrade gemmtune.")
     for name in ("entry", "workspace", "counters"):
         reader.text(name)
     for name, kind in (("block", int), ("cluster", int), ("grid", str)):
@@ -371,7 +374,11 @@ def check_recipe_types(data: Mapping[str, Any], where: str) -> None:
             part = Reader(item, f"{where} {name} {i}")
             for one in fields:
                 part.text(one)
+            if schema > 1 and name == "arguments":
+                _check_map(part.take("map"), f"{where} {name} {i} map")
             part.end()
+    if schema > 1:
+        reader.flag("programmatic")
     tile = Reader(reader.take("tile"), f"{where} tile")
     for name in ("rows", "columns"):
         tile.integer(name, 1)
@@ -380,4 +387,20 @@ def check_recipe_types(data: Mapping[str, Any], where: str) -> None:
     tile.end()
     reader.integer("dynamic_shared")
     reader.integers("constants")
+    reader.end()
+
+
+def _check_map(data: Any, where: str) -> None:
+    """Check the JSON types in the tensor map of an argument, where it has one."""
+    if data is None:
+        return
+    reader = Reader(data, where)
+    reader.text("element", 20)
+    reader.text("pitch")
+    for name, kind in (("extents", str), ("box", int)):
+        values = reader.items(name, 2)
+        if len(values) != 2 or not all(type(v) is kind for v in values):
+            raise PackError(f"{where} should have two {kind.__name__} in {name!r}: the pack was altered.")
+    reader.integer("swizzle")
+    reader.integer("l2_promotion")
     reader.end()

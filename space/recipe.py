@@ -3,7 +3,8 @@
 Launching uses the recipe alone and never the code of the family that made it, so that a pack outlives the version of
 gemmtune that wrote it. Sizes are integer expressions (:mod:`gemmtune.space.expression`) over the problem's axes and the
 names a caller binds: for a GEMM ``m n k lda ldb ldd ldc`` (elements) and ``ptr_a ptr_b ptr_d ...`` (byte addresses);
-and ``sms``, the multiprocessors of the device it runs on, which whoever launches binds (a persistent grid needs it).
+in grid, workspace, counters and scalars also ``sms``, the multiprocessors of the device, which whoever launches binds:
+a persistent grid needs it. Preconditions and tensor maps never look at it: one answer holds on every device.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class LaunchRecipe:
         for condition in self.preconditions:
             if not expression(condition.expr)(env):
                 return condition.text
-        return None
+        reasons = (a.map.unmet(a.name, env) for a in self.arguments if a.map is not None)
+        return next((reason for reason in reasons if reason is not None), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -161,6 +163,12 @@ class LaunchRecipe:
         return recipe
 
     def _check(self) -> None:
+        everywhere = [c.expr for c in self.preconditions]
+        everywhere += [text for a in self.arguments if a.map for text in (*a.map.extents, a.map.pitch)]
+        _want(
+            not any("sms" in expression(text).names for text in everywhere),
+            "a precondition or tensor map that depends on the device",
+        )
         for text in [*self.grid, self.workspace, self.counters, self.tile.row, self.tile.column]:
             expression(text)
         for condition in self.preconditions:

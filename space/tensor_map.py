@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemmtune.space.errors import LaunchError, PackError
+from gemmtune.space.errors import PackError
 from gemmtune.space.expression import expression
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4}
@@ -59,22 +59,31 @@ class TensorMapSpec:
     swizzle: int = 128
     l2_promotion: int = 256
 
-    def bind(self, env: Mapping[str, Any]) -> BoundMap:
-        """The sizes for the bound names ``env``.
+    def unmet(self, name: str, env: Mapping[str, Any]) -> str | None:
+        """Why tensor ``name`` cannot have this map with the bound names ``env``, or None.
 
         Raises:
-            LaunchError: an extent or the pitch that no tensor map can have.
+            ExpressionError: a name is missing.
+        """
+        bound = self.bind(env)
+        if not all(1 <= extent <= _MAX_EXTENT for extent in bound.extents):
+            return f"the map of {name} would have the extents {bound.extents}, but each must be 1 to 2**32"
+        if bound.pitch % ALIGNMENT or not 0 < bound.pitch < _MAX_PITCH:
+            return f"rows of {name} are {bound.pitch} bytes apart, but TMA needs a multiple of {ALIGNMENT} below 2**40"
+        if env.get(f"ptr_{name}", 0) % ALIGNMENT:
+            return f"the address of {name} is not a multiple of {ALIGNMENT} bytes"
+        return None
+
+    def bind(self, env: Mapping[str, Any]) -> BoundMap:
+        """The sizes for the bound names ``env``, where :meth:`unmet` has nothing against them.
+
+        Raises:
             ExpressionError: a name is missing.
         """
         inner, rows = (int(expression(text)(env)) for text in self.extents)
-        pitch = int(expression(self.pitch)(env))
-        if not all(1 <= extent <= _MAX_EXTENT for extent in (inner, rows)):
-            raise LaunchError(f"A tensor map cannot have the extents {inner} x {rows}: each must be 1 to 2**32.")
-        if pitch % ALIGNMENT or not 0 < pitch < _MAX_PITCH:
-            raise LaunchError(
-                f"A tensor map cannot have rows {pitch} bytes apart: it must be a multiple of {ALIGNMENT} below 2**40."
-            )
-        return BoundMap(self.element, (inner, rows), pitch, self.box, self.swizzle, self.l2_promotion)
+        return BoundMap(
+            self.element, (inner, rows), int(expression(self.pitch)(env)), self.box, self.swizzle, self.l2_promotion
+        )
 
     def check(self) -> None:
         """Check what does not depend on a call.
