@@ -18,7 +18,7 @@ from gemmtune.space.expression import expression
 from gemmtune.space.tensor_map import TensorMapSpec
 
 SCHEMA = 2
-"""The newest schema. A recipe is written in the oldest that can tell it: 2 has tensor maps and programmatic launches."""
+"""The newest schema. A recipe is written in the oldest that can tell it: 2 has tensor maps and dependent launches."""
 ArgumentKind = Literal["pointer", "scalar", "workspace", "counters", "tensor_map"]
 SCALAR_TYPES = ("i32", "i64", "u32", "u64", "f32")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,25 +45,30 @@ class Library:
         self.launches: list[dict[str, Any]] = []
         self.status = 0
 
-    def cuTensorMapEncodeTiled(self, place: Any, *rest: Any) -> int:  # noqa: N802 - the driver's name
+    def cuTensorMapEncodeTiled(self, place: Any, *rest: Any) -> int:
         element, rank, address, extents, pitches, box, steps, *modes = rest
         assert place.value % 64 == 0
         words = (ctypes.c_uint64 * 16).from_address(place.value)
         words[:] = [address.value + i for i in range(16)]
         self.maps.append(
-            (element.value, rank.value, address.value, *map(tuple, (extents, pitches, box, steps)))
-            + tuple(m.value for m in modes)
+            (
+                element.value,
+                rank.value,
+                address.value,
+                *map(tuple, (extents, pitches, box, steps)),
+                *(m.value for m in modes),
+            )
         )
         return self.status
 
-    def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:  # noqa: N802
+    def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
         c = config._obj
         assert (c.count, c.attributes[0].id, c.attributes[0].value, extra.value) == (1, 6, 1, None)
         shape = (*c.grid, *c.block, c.shared)
         self.launches.append({"shape": shape, "stream": c.stream, "function": function.value, "at": params.value})
         return self.status
 
-    def cuGetErrorName(self, status: Any, text: Any) -> int:  # noqa: N802
+    def cuGetErrorName(self, status: Any, text: Any) -> int:
         text._obj.value = b"CUDA_ERROR_INVALID_VALUE"
         return 0
 
@@ -95,10 +99,10 @@ def read(params: int) -> list[int]:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     fake = Library()
     monkeypatch.setattr(driver_module, "library", lambda: fake)
-    yield fake
+    return fake
 
 
 def loaded(recipe: LaunchRecipe, launch: Any = None, sms: int = 10) -> LoadedKernel:
@@ -168,7 +172,7 @@ def test_a_refusing_encoder_and_a_ragged_cluster_are_launch_errors(library: Libr
     with pytest.raises(LaunchError, match=r"grid of \(25, 1, 1\).*no multiple of its cluster of \(2, 1, 1\)"):
         loaded(replace(RECIPE, grid=("ceil_div(m, 4)", "1", "1"))).launch(PROBLEM.environment(), POINTERS)
     library.status = 1
-    with pytest.raises(LaunchError, match="tensor map of a at 0x10000.*CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(LaunchError, match=r"tensor map of a at 0x10000.*CUDA_ERROR_INVALID_VALUE"):
         loaded(RECIPE).launch(PROBLEM.environment(), POINTERS)
 
 
@@ -183,7 +187,7 @@ def test_a_programmatic_launch_asks_the_driver_for_it(library: Library) -> None:
     assert (first["stream"], second["stream"]) == (None, 5)
     assert read(second["at"]) == [0x10000, 0x20000, 0x30000, 0x10000, 100]
     library.status = 1
-    with pytest.raises(LaunchError, match="refused with grid .*CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(LaunchError, match=r"refused with grid .*CUDA_ERROR_INVALID_VALUE"):
         prepared.launch(0)
 
 
