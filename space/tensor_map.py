@@ -94,7 +94,8 @@ class TensorMapSpec:
         """
         for text in (*self.extents, self.pitch):
             expression(text)
-        known = self.element in ELEMENT_BYTES and self.swizzle in SWIZZLES and self.l2_promotion in PROMOTIONS
+        named = isinstance(self.element, str) and self.element in ELEMENT_BYTES
+        known = named and self.swizzle in SWIZZLES and self.l2_promotion in PROMOTIONS
         if not known or not all(type(n) is int for n in (*self.box, self.swizzle, self.l2_promotion)):
             raise PackError(f"The launch recipe has a tensor map that does not exist: {self}.")
         if not all(1 <= size <= _MAX_BOX for size in self.box):
