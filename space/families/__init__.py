@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmtune.space.errors import UnknownNameError, UnsupportedError
+from gemmtune.space.families.hopper import Hopper, HopperProgrammatic
 from gemmtune.space.families.mma import Mma
 from gemmtune.space.families.naive import Naive
 from gemmtune.space.families.simt import Simt
@@ -12,7 +13,7 @@ from gemmtune.space.family import Family
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
-FAMILIES: dict[str, Family] = {f.name: f for f in (Simt(), Mma(), Naive())}
+FAMILIES: dict[str, Family] = {f.name: f for f in (Simt(), Mma(), Hopper(), HopperProgrammatic(), Naive())}
 """Every family, searchable or not."""
 
 
