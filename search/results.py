@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gemmtune.search.standing import Against, Standing, against, geometric_mean, mean_ratios, standing
 from gemmtune.search.standing import VENDOR as VENDOR
+from gemmtune.search.standing import Against, Standing, against, geometric_mean, mean_ratios, standing
 from gemmtune.space.errors import GemmtuneError, ProblemError
 from gemmtune.space.gemm import Gemm
 
@@ -86,8 +86,9 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows timed in one way and their geometric means: ``ratios`` by peer over the rows that have it, ``floor_fraction``
-    over all. ``by_dtype`` has the same ratios for each dtype alone; ``estimated`` says that times are estimates.
+    """Rows timed in one way and their geometric means: ``ratios`` by peer over the rows that have it,
+    ``floor_fraction`` over all. ``by_dtype`` has the same ratios for each dtype alone; ``estimated`` says that times
+    are estimates.
 
     ``vendor`` and ``any``: each row against its best peer (:mod:`gemmtune.search.standing`). ``by_group``: groups of a
     suite. ``apart``: the summaries of rows timed otherwise, by how ("burst, cold", "sustained, cold, programmatic").
