@@ -123,7 +123,7 @@ class Hopper(Family):
         }
 
     def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
-        """wgmma keeps the pipe busy but for narrow tiles, and for the epilogue where nothing multiplies meanwhile."""
+        """The pipe is busy but for narrow tiles, and during the epilogue where nothing multiplies meanwhile."""
         env = self.bind(problem, configuration, gpu)
         overlapped = env["schedule"] == "pingpong" or env["blocks"] == 2
         depth = env["k_tiles"] * env["bk"] * env["size"] / 128

@@ -46,9 +46,7 @@ def points(family: Hopper, gemm: Gemm, gpu: Gpu) -> list[Configuration]:
     return list(out)
 
 
-def _deepest(
-    family: Hopper, gemm: Gemm, gpu: Gpu, knobs: dict[str, Value], names: list[str]
-) -> Configuration | None:
+def _deepest(family: Hopper, gemm: Gemm, gpu: Gpu, knobs: dict[str, Value], names: list[str]) -> Configuration | None:
     """The configuration with as many stages as fit, the smallest group and no persistence where they have no effect."""
     stages = next(p.values for p in family.parameters(gemm, gpu) if p.name == "stages")
     for persistent in dict.fromkeys((knobs["persistent"], 0)):
@@ -66,6 +64,7 @@ def _deepest(
 
 def _widths(gemm: Gemm, gpu: Gpu, rows: int, most: int) -> list[int]:
     """The three widths of tiles (multiples of 16) that take the least time: turns times a tile's, loads included."""
+
     def cost(width: int) -> float:
         tiles = -(-gemm.m // rows) * -(-gemm.n // width)
         return -(-tiles // gpu.sms) * (rows * width + 24.0 * (rows + width))
@@ -76,7 +75,9 @@ def _widths(gemm: Gemm, gpu: Gpu, rows: int, most: int) -> list[int]:
 def _large(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
     """Ping-pong of 128 x N, cooperative 128 x 256 and 256 x 128, three consumers of 192 x N."""
     yield {"bm": 128, "bn": 256, "bk": line, "schedule": "cooperative"}
-    for width in _widths(gemm, gpu, 64, 256):
+    for width in _widths(gemm, gpu, 128, 192):
+        yield {"bm": 128, "bn": width, "bk": line}
+    for width in _widths(gemm, gpu, 64, 256)[:2]:
         yield {"bm": 64, "bn": width, "bk": line}
     for width in _widths(gemm, gpu, 128, 256):
         yield {"bm": 128, "bn": width, "bk": line, "schedule": "cooperative"}

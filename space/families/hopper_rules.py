@@ -32,7 +32,7 @@ LAYOUT: Mapping[str, str] = {
     "p_bytes": "bm * bk * size",
     "q_bytes": "(round_up(bn, 128 // size) if q_rows_are_k else bn) * bk * size",
     "stage_bytes": "p_bytes + q_bytes",
-    # The epilogue's buffer. Lines are rows of D. By TMA: two buffers of a warpgroup, swizzled as wide as their lines are.
+    # The epilogue's buffer. Lines are rows of D. By TMA: two buffers of a warpgroup, swizzled as wide as a line.
     # Else: one of each warp, with 16 bytes between lines (fp32: 32) so that rows do not meet in a bank.
     "tma_line": "128 // size_d if swap == 0 and bn % (128 // size_d) == 0 else "
     "64 // size_d if swap == 0 and bn % (64 // size_d) == 0 else 16",
@@ -101,6 +101,12 @@ RULES: tuple[Constraint, ...] = (
         "consumers leave {consumer_registers} each",
     ),
     Constraint(
+        "instruction_registers",
+        "bn // 2 + 26 <= launch_registers",
+        "one instruction of {bn} columns takes {bn} // 2 registers and about 26 more, but {blocks} blocks of {threads} "
+        "threads start with {launch_registers} each",
+    ),
+    Constraint(
         "reallocation",
         "producer == 24 or reallocates",
         "one consumer alone has all registers it can use: producer={producer} has no effect",
@@ -119,7 +125,7 @@ RULES: tuple[Constraint, ...] = (
     Constraint(
         "cluster",
         "(cp == 1 or (size_p > bm and (q_rows_are_k or bn % 16 == 0))) and (cq == 1 or size_q > bn)",
-        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or cannot halve a tile in pieces of 8 rows",
+        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or does not halve in pieces of 8 rows",
     ),
     Constraint(
         "occupancy",

@@ -59,7 +59,8 @@ def test_the_largest_tiles_stay_in_registers_in_every_layout(dtype: str, layout:
     ],
 )
 def test_every_kind_of_kernel_stays_in_registers(knobs: dict[str, int | str]) -> None:
-    problem, configuration = Gemm(4096, 2112 if "stream" in knobs else 4096, 4096), Configuration.of("hopper", {**BASE, **knobs})
+    problem = Gemm(4096, 2112 if "stream" in knobs else 4096, 4096)
+    configuration = Configuration.of("hopper", {**BASE, **knobs})
     assert HOPPER.why_invalid(problem, configuration, H200) == []
     compiled(problem, configuration)
 
