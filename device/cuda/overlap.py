@@ -76,6 +76,8 @@ def overlap(graph: int, launches: int) -> int:
     Raises:
         LaunchError, ToolchainError: see :class:`OverlappedGraph`.
     """
+    if launches == 1:
+        return 0
     follows = _edges(graph)
     nodes = len(follows) + 1
     each, rest = divmod(nodes, launches)

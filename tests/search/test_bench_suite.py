@@ -60,7 +60,7 @@ def test_groups_are_chosen_by_name_and_unknown_ones_refused(tmp_path):
     assert suite.group_of(row(m=8, n=8, k=8).problem) == "a"
 
 
-# ------------------------------------------------------------------------------------------------------ where rows stand
+# ----------------------------------------------------------------------------------------------------- where rows stand
 
 
 def test_the_best_peer_is_taken_shape_by_shape():
