@@ -125,7 +125,9 @@ template <int N> HW_FN void accumulator_fence(float (&d)[N]) {
 }
 
 // ---------------------------------------------------------------- registers, barriers, cluster, dependent launch
-// The warpgroup's registers a thread from here on: a multiple of 8, 24 to 256. `more` waits until they are free.
+// The warpgroup's registers a thread from here on: a multiple of 8, 24 to 256. `more` waits until they are free, and
+// needs N at least what the warpgroup has, `fewer` at most (else undefined). In a kernel that uses these, all threads start
+// with what __launch_bounds__ allows: 65536 / threads rounded down to 8 (at most 255), 168 for three warpgroups.
 template <int N> HW_FN void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> HW_FN void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 // Barrier `id` (1 to 15; 0 is sync_block's) of `threads` threads, whole warps: wait for the rest, or only arrive.
