@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,8 @@ from gemmtune.space.errors import CompileError, ToolchainError
 NATIVE = Path(__file__).resolve().parent / "native"
 HEADERS = ("hw", "hopper")
 """The intrinsics layers: kernel sources include ``gemmtune/<name>.cuh``, whose twin is ``native/<name>.h``."""
+
+_BOUNDS = re.compile(r"__launch_bounds__\(([^()]*)\)")
 
 CORE_TIMEOUT = 600.0
 """Seconds; the first run of the ziglang wheel builds its C++ library, about 40 s on two cores."""
@@ -126,7 +129,7 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     flags = (*toolchain.kernel_flags(), f"-D__CUDA_ARCH__={capability * 10}")
     library = directory / "kernels" / f"{_digest(text, entry, flags)}.so"
     arguments = [*flags, f"-I{_include(directory)}", "-shared", "-nostdlib"]
-    source = f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n'
+    source = f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry}, {_resident_blocks(text)})\n'
     try:
         return _publish(library, toolchain, arguments, KERNEL_TIMEOUT, source)
     except CompilerFailure as failure:
@@ -136,6 +139,13 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
                 f"GEMMTUNE_CACHE and TMPDIR to other places."
             ) from None
         raise CompileError(f"Kernel {entry} does not compile for the emulator: {failure.log}") from None
+
+
+def _resident_blocks(text: str) -> str:
+    """The blocks a multiprocessor that the kernel's launch bounds ask for, as a constant expression of its source."""
+    bounds = _BOUNDS.search(text)
+    parts = bounds.group(1).split(",") if bounds else []
+    return parts[1].strip() if len(parts) > 1 else "1"
 
 
 def _include(directory: Path) -> Path:

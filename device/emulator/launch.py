@@ -104,6 +104,7 @@ class _Request(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("cluster", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
+        ("resident_blocks", ctypes.c_uint32),
         ("static_shared", ctypes.c_void_p),
         ("static_bytes", ctypes.c_uint64),
         ("block_ids", ctypes.c_void_p),
@@ -246,6 +247,7 @@ class KernelLibrary:
         for name in ("emu_shared_begin", "emu_shared_end"):
             getattr(self._library, name).restype = ctypes.c_void_p
         self.entry: int = ctypes.cast(self._library[symbol], ctypes.c_void_p).value or 0
+        self.resident_blocks = int(self._library.emu_resident_blocks())
         self.static_begin: int = self._library.emu_shared_begin() or 0
         self.static_bytes: int = (self._library.emu_shared_end() or 0) - self.static_begin
 
@@ -309,6 +311,7 @@ def launch(
         block=block,
         cluster=cluster,
         dynamic_shared=dynamic_shared,
+        resident_blocks=library.resident_blocks,
         static_shared=library.static_begin,
         static_bytes=library.static_bytes,
         block_ids=ids.ctypes.data,

@@ -1,9 +1,9 @@
 """Which blocks to run: corners, ragged edges and a seeded interior sample, by the recipe's own tile origins.
 
-Clusters run whole, and a persistent kernel's block does all the pieces of work that are its own: what they write besides
-is chosen along with them. A grid over ``sms`` is persistent: the tile's expressions give the origin of piece ``bx``, and
-block ``b`` of a grid of ``g`` does pieces ``b``, ``b + g``, ``b + 2 g`` and so on. Where the workspace depends on
-``sms`` too, how the work is cut depends on the device (stream-K), and only the whole grid can be run.
+Clusters run whole, and a persistent kernel's block does all the pieces of work that are its own: what they write
+besides is chosen along with them. A grid over ``sms`` is persistent: the tile's expressions give the origin of piece
+``bx``, and block ``b`` of a grid of ``g`` does pieces ``b``, ``b + g``, ``b + 2 g`` and so on. Where the workspace
+depends on ``sms`` too, how the work is cut depends on the device (stream-K), and only the whole grid can be run.
 """
 
 from __future__ import annotations

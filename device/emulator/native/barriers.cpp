@@ -18,9 +18,9 @@ struct ClusterBarrier {
   Clock gathering, completed;
 } cluster_barrier;
 
-// A kernel with launch bounds of one block a multiprocessor starts with an even share of its 65536 registers, rounded
-// down to a multiple of 8; setmaxnreg moves registers between warpgroups within what the block began with.
-u32 initial_registers() { return std::min(255u, 65536 / state.thread_count / 8 * 8); }
+// A kernel that uses setmaxnreg starts with an even share, by its launch bounds, of the multiprocessor's 65536 registers,
+// rounded down to a multiple of 8 (so does ptxas); what moves between warpgroups stays within what the block began with.
+u32 initial_registers() { return std::min(256u, 65536 / (state.thread_count * state.resident_blocks) / 8 * 8); }
 
 u32 whole_warps(u32 threads) { return (threads + WARP - 1) / WARP * WARP; }
 
@@ -39,6 +39,7 @@ void begin_hopper(BlockState& b) {
   }
   b.register_waiters = {};
   b.mbarriers.clear();
+  b.storing.clear();
   if (state.race_checks) proxy_begin(b.rank);
 }
 

@@ -145,13 +145,14 @@ struct BlockState {
   WarpgroupState groups[MAX_WARPGROUPS];
   ThreadSet register_waiters;
   std::vector<Mbarrier> mbarriers;
+  std::vector<Thread*> storing;  // threads whose TMA stores may still read shared memory
 };
 
 struct Counters { u64 switches = 0, collectives = 0, barriers = 0, copies = 0, blocks = 0; };
 
 struct State : BlockView {
   BlockState blocks[MAX_CLUSTER];
-  u32 cluster_size = 1;
+  u32 cluster_size = 1, resident_blocks = 1;
   BlockState* home = nullptr;  // the block whose thread runs; what BlockView holds of a block is this one's
   Thread* threads = nullptr;   // of this block
   u32 thread_count = 0;

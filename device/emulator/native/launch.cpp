@@ -15,7 +15,7 @@ struct Request {
   void (*entry)(void**);
   void** arguments;
   u32 grid[3], block[3], cluster[3];
-  u32 dynamic_shared;
+  u32 dynamic_shared, resident_blocks;
   u8* static_shared;
   u64 static_bytes;
   const u32* block_ids;  // count triples: the blocks to run, in this order, a cluster's in the order of their ranks
@@ -128,6 +128,7 @@ EMU_API void emu_launch(const Request* request, Result* result) {
   s.block_dim = {request->block[0], request->block[1], request->block[2]};
   s.grid_dim = {request->grid[0], request->grid[1], request->grid[2]};
   s.shared_bytes = request->dynamic_shared;
+  s.resident_blocks = request->resident_blocks ? request->resident_blocks : 1;
   s.static_shared = request->static_shared;
   s.static_bytes = (u32)request->static_bytes;
   s.spans = request->spans, s.span_count = request->span_count;

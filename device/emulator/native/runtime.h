@@ -156,8 +156,10 @@ extern "C" __attribute__((weak, visibility("hidden"))) u8 __start_emu_shared[], 
 // Exports a kernel under a symbol of its own.
 #define EMU_EXPORT(symbol, kernel) \
   extern "C" __attribute__((visibility("default"))) void symbol(void** arguments) { emu::call(kernel, arguments); }
-// Appended to every kernel source: the three symbols that the launcher looks up.
-#define EMU_ENTRY(kernel)                                                                                  \
+// Appended to every kernel source: the symbols that the launcher looks up. `blocks`: the least that must be resident on
+// a multiprocessor, by the kernel's launch bounds.
+#define EMU_ENTRY(kernel, blocks)                                                                          \
   EMU_EXPORT(emu_entry, kernel)                                                                            \
+  extern "C" __attribute__((visibility("default"))) u32 emu_resident_blocks() { return blocks; }          \
   extern "C" __attribute__((visibility("default"))) u8* emu_shared_begin() { return __start_emu_shared; } \
   extern "C" __attribute__((visibility("default"))) u8* emu_shared_end() { return __stop_emu_shared; }

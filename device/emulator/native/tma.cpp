@@ -118,6 +118,13 @@ u64 proxy_tick = 1;
 void proxy_begin(u32 rank) { written[rank].clear(); }
 
 void proxy_write(i64 offset, u32 bytes, int line) {
+  for (const Thread* t : home().storing)
+    for (const TensorStore& store : t->stores) {
+      const i64 begin = store.shared - state.shared;
+      if (offset + bytes > begin && offset < begin + box_bytes(store.map))
+        fail("race", "line %d writes %s while the TMA store of line %d may still read it: wait for its group, then a barrier", line,
+             shared_name(offset).c_str(), store.line);
+    }
   std::vector<Written>& all = written[home().rank];
   if (all.empty()) all.resize(2 * SHARED_MAP / 16);
   for (i64 i = offset / 16; i <= (offset + bytes - 1) / 16; i++) all[(size_t)i] = {proxy_tick, current->index, line};
@@ -208,6 +215,7 @@ void tma_store(const void* map, const void* shared, int x, int y, int line) {
     race_access(offset, box_bytes(view), false, line);
     proxy_use(offset, box_bytes(view), "tma_store reads", line);
   }
+  if (me()->stores.empty()) home().storing.push_back(me());
   me()->stores.push_back({view, (u8*)shared, x, y, line});
   state.counters.copies++;
   if (state.copy_mode == COPY_EARLY) perform(me()->stores.back());
@@ -228,6 +236,7 @@ void tma_store_wait(int pending, int line) {
   self.stores.erase(self.stores.begin(), self.stores.begin() + (long)end);
   self.store_groups.erase(self.store_groups.begin(), self.store_groups.begin() + (long)finished);
   for (size_t& group : self.store_groups) group -= end;
+  if (self.stores.empty()) std::erase(home().storing, &self);
 }
 
 void check_stores_exit() {

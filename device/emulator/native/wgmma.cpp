@@ -4,6 +4,7 @@
 // An operation is queued by each of the 128 threads and done as late as its wait allows, from what shared memory holds
 // then. Until then its accumulators hold poison; whoever reads them early computes with NaN, and whoever writes them is
 // found. All 128 threads must have asked for the same.
+#include <algorithm>
 #include <cstring>
 
 #include "core.h"
@@ -14,6 +15,7 @@ namespace emu {
 namespace {
 
 constexpr u64 SWIZZLE_128 = 1ull << 62;
+constexpr u32 SIGNALLING = 0x7fa5a5a5;  // a NaN that any arithmetic alters
 constexpr u32 LINE = 128;  // bytes of a line of the swizzled unit, which has 8
 
 u32 element_bytes(const WgmmaShape& s) { return s.type == WGMMA_TF32 ? 4 : 2; }
@@ -91,7 +93,7 @@ u32 accumulator_of(Thread& self, float* d, u32 count, int line) {
       fail("protocol", "line %d: wgmma takes accumulators that were written since the last wgmma_fence", line);
     a.count = count;
     a.values.assign(d, d + count);
-    memset(d, POISON, count * 4);
+    std::fill_n((u32*)d, count, SIGNALLING);
   } else if (a.count != count) {
     fail("invalid", "line %d: wgmma of another shape than the one in flight on the same accumulators", line);
   }
@@ -99,8 +101,8 @@ u32 accumulator_of(Thread& self, float* d, u32 count, int line) {
 }
 
 void check_untouched(const Thread& t, const Accumulator& a, int line) {
-  const auto* bytes = (const u8*)a.d;
-  if (first_altered(bytes, bytes + a.count * 4))
+  const u32* bits = (const u32*)a.d;
+  if (std::any_of(bits, bits + a.count, [](u32 b) { return b != SIGNALLING; }))
     fail("protocol", "thread %u wrote accumulators of the wgmma in line %d before wgmma_wait", t.index, line);
 }
 
