@@ -7,6 +7,7 @@ cublasLt.h (``cublasLtMatmulHeuristicResult_t`` and the attribute enumerations).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -162,6 +163,10 @@ class LtGemm:
         while self._objects:
             kind, made = self._objects.pop()
             getattr(self._lib, f"cublasLt{kind}Destroy")(made)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter, or the CUDA context, may be going down
+            self.close()
 
     # -------------------------------------------------------------------------------------------------- internals
 
