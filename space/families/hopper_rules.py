@@ -129,8 +129,9 @@ RULES: tuple[Constraint, ...] = (
     ),
     Constraint(
         "occupancy",
-        "blocks == 1 or (cluster_blocks == 1 and schedule == 'cooperative' and warpgroups <= 2)",
-        "two blocks an SM are for small blocks that stand alone: use cluster=1x1, cooperative, at most two consumers",
+        "blocks == 1 or (schedule == 'cooperative' and warpgroups <= 2)",
+        "two blocks an SM, one of which multiplies while the other stores, are there instead of ping-pong or a third "
+        "consumer: use schedule=cooperative, at most two of them",
     ),
     Constraint(
         "store",

@@ -85,7 +85,7 @@ def test_it_serves_tf32_with_k_contiguous() -> None:
         ("cluster", Gemm(128, 4096, 4096), {"cluster": "2x1"}),
         ("cluster", LARGE, {"cluster": "2x1", "bn": 248}),
         ("cluster", Gemm(4096, 256, 4096), {"cluster": "1x2"}),
-        ("occupancy", LARGE, {"blocks": 2, "cluster": "2x1"}),
+        ("occupancy", LARGE, {"blocks": 2, "schedule": "pingpong"}),
         ("store", Gemm(4096, 4092, 4096), {}),
         ("store", LARGE, {"bn": 200}),
         ("store", Gemm(64, 2112, 7168, out_dtype="fp32"), {"swap": 1, "bn": 64}),
