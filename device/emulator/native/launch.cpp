@@ -123,7 +123,7 @@ EMU_API void emu_launch(const Request* request, Result* result) {
                                    " bytes of shared memory cannot be launched");
   else if (!prepare((u32)cluster, (u32)count))
     emu::note_fault("out_of_memory", "the host has no address space left for shared memory and stacks");
-  s.cluster_size = (u32)cluster;
+  s.cluster_size = s.fault_kind.empty() ? (u32)cluster : 1;
   s.thread_count = (u32)count;
   s.block_dim = {request->block[0], request->block[1], request->block[2]};
   s.grid_dim = {request->grid[0], request->grid[1], request->grid[2]};
