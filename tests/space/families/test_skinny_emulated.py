@@ -105,9 +105,10 @@ def test_rings_of_every_depth_run_dry_at_the_right_step(base: Configuration, lay
     lanes = 4 if base is MMA or layout == "nn" else 8
     step = (64 if layout == "nt" else 16) if base is MMA else (lanes * 8 if layout == "nt" else lanes * 4)
     for steps in (3 * depth, 3 * depth + 1, 4 * depth - 1):
-        problem = Gemm(8, 64, step * steps, layout=layout, out_dtype="fp32")
-        some = [Run(8, SCHEDULES[steps % 3], 1.0)]
-        prove(problem, base, runs=some, bm=8, vec=8, lanes_k=lanes, depth=depth, warps_n=1, warps_k=2)
+        rows = 8 if base is MMA else 4
+        problem = Gemm(rows, 64, step * steps, layout=layout, out_dtype="fp32")
+        some = [Run(rows, SCHEDULES[steps % 3], 1.0)]
+        prove(problem, base, runs=some, bm=rows, vec=8, lanes_k=lanes, depth=depth, warps_n=1, warps_k=2)
 
 
 def test_many_rows_on_the_tensor_cores() -> None:
