@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_unaligned_sizes_take_narrower_loads(m: int, n: int, k: int, dtype: str,
     vec = next(v for v in (8, 4, 2, 1) if extent % v == 0 and v <= width)
     bm = next(b for b in (1, 2, 4) if b >= m)
     lanes = {1: 32, 2: 16, 4: 8, 8: 4}[vec]
-    tile = {"warps_n": 1, "warps_k": 1, "depth": 1} if k == 1 else {"warps_k": 1, "warps_n": 2}
+    tile: dict[str, Any] = {"warps_n": 1, "warps_k": 1, "depth": 1} if k == 1 else {"warps_k": 1, "warps_n": 2}
     prove(problem, FMA, bm=bm, vec=vec, lanes_k=lanes if along_k else 32 // lanes, activations=activations, **tile)
 
 
