@@ -13,6 +13,9 @@ from gemmtune.device.emulator.tiles import MAX_BLOCKS, ONE_PIECE, is_cut_by_devi
 from gemmtune.space.problem import Problem
 from gemmtune.space.recipe import LaunchRecipe
 
+_SEVERAL_WHOLE = 1_000_000_000
+"""Multiply-adds of a whole grid that is run more than once."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -78,11 +81,16 @@ def plan_runs(problem: Problem, recipe: LaunchRecipe, seed: int) -> list[Run]:
 
 
 def _whole_runs(problem: Problem, recipe: LaunchRecipe) -> list[Run]:
-    """For a cut that depends on the device: whole grids at few rows, with shares of more and of less than a tile."""
+    """For a cut that depends on the device: whole grids at few rows, with shares of more and of less than a tile.
+
+    A problem whose other sizes are large anyway takes many seconds a run, and gets one.
+    """
     lowest, highest, random = SCHEDULES
     own = size_of(problem)
     free = axis_map(problem).row_axis not in recipe.constants
     size = _few_rows(problem, recipe, 2) if free else own
+    if free and _work(problem, recipe, size) > _SEVERAL_WHOLE:
+        size = _few_rows(problem, recipe, 1)
     tiles = math.prod(-(-extent // step) for extent, step in _extents(problem, recipe, size))
     runs = [
         Run(size, lowest, 1.0, profile=True, sms=max(1, tiles * 2 // 3), whole=True),
@@ -91,7 +99,12 @@ def _whole_runs(problem: Problem, recipe: LaunchRecipe) -> list[Run]:
     ]
     if free and own != 1:
         runs.append(Run(1, random, 1.0, padded=True, sms=tiles, whole=True))
-    return runs
+    return runs if _work(problem, recipe, size) <= _SEVERAL_WHOLE else runs[:1]
+
+
+def _work(problem: Problem, recipe: LaunchRecipe, size: int) -> int:
+    """Multiply-adds of all tiles, whose last row is as much as any."""
+    return _resized(problem, size).flops // 2 // size * -(-size // recipe.tile.rows) * recipe.tile.rows
 
 
 def _extents(problem: Problem, recipe: LaunchRecipe, rows: int) -> tuple[tuple[int, int], tuple[int, int]]:
