@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--db", default=None)
     options = parser.parse_args()
     result = write_result_file(
-        options.output, benchmark([PROBLEM], "cuda:0", options.db, options.pack), device="cuda:0"
+        options.output, benchmark([PROBLEM], "cuda:0", options.db, options.pack, candidate=True), device="cuda:0"
     )
     pack = gemmtune.load_pack(options.pack)
     profiles: dict[str, list[dict[str, float]]] = {"torch": [], "cupy": []}

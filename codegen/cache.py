@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmtune.codegen.kernel import KernelSource
-from gemmtune.codegen.render import intrinsics
+from gemmtune.codegen.render import further_headers, intrinsics
 
 SCHEMA = 2
 _MAGIC = b"gemmtune kernel 2\n"
@@ -40,6 +40,7 @@ _KEY: dict[str, tuple[str, Callable[[_Made], object]]] = {
     "schema": ("a new entry format must not read the old one", lambda made: SCHEMA),
     "source": ("the kernel itself, its entry and compile-time sizes included", lambda made: made.source.text),
     "intrinsics": ("included by the source, but not part of its text", lambda made: intrinsics()),
+    "headers": ("the further ones that the source includes", lambda made: further_headers(made.source.text)),
     "options": ("architecture, language and what the log reports", lambda made: list(made.options)),
     "nvrtc": ("another compiler makes another cubin", lambda made: made.nvrtc),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -31,7 +32,9 @@ _HERE = Path(__file__).parent
 TEMPLATES = _HERE / "templates"
 INTRINSICS = _HERE / "intrinsics" / "hw.cuh"
 HEADER_NAME = "gemmtune/hw.cuh"
-"""The name under which kernels include the intrinsics; NVRTC gets the text from memory, the emulator its own twin."""
+"""The name under which kernels include the intrinsics; NVRTC gets the text from memory, the emulator its own twin.
+Every other ``codegen/intrinsics/X.cuh`` is ``gemmtune/X.cuh`` to those kernels that include it."""
+_INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"(gemmtune/\w+\.cuh)"', re.MULTILINE)
 
 _PROBLEM_CONTEXTS: dict[str, Callable[[Any], dict[str, Any]]] = {Gemm.kind: gemm_context}
 
@@ -39,7 +42,34 @@ _PROBLEM_CONTEXTS: dict[str, Callable[[Any], dict[str, Any]]] = {Gemm.kind: gemm
 @lru_cache(maxsize=1)
 def intrinsics() -> str:
     """The text of the intrinsics layer for NVRTC."""
-    return INTRINSICS.read_text()
+    return _header(HEADER_NAME)
+
+
+@lru_cache(maxsize=16)
+def _header(name: str) -> str:
+    return (INTRINSICS.parent / Path(name).name).read_text()
+
+
+def further_headers(text: str) -> dict[str, str]:
+    """The intrinsics headers, besides the one that every kernel has, that ``text`` or one of them includes, by name.
+
+    Only these are part of what a kernel is made from: a new header leaves the hashes of older kernels as they are.
+
+    Raises:
+        ConfigurationError: it includes an intrinsics header that does not exist.
+    """
+    found: dict[str, str] = {}
+    pending = _INCLUDE.findall(text)
+    while pending:
+        name = pending.pop(0)
+        if name == HEADER_NAME or name in found:
+            continue
+        try:
+            found[name] = _header(name)
+        except OSError:
+            raise ConfigurationError(f"There is no intrinsics header {name}: correct the #include.") from None
+        pending += _INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
 
 
 @lru_cache(maxsize=32)
@@ -78,7 +108,8 @@ def _template_text(directories: tuple[Path, ...], name: str) -> str:
         text = loader.get_source(environment, current)[0]
         parts.append(f"{{# ==== {current} ==== #}}\n{text}")
         pending += [r for r in jinja2.meta.find_referenced_templates(environment.parse(text)) if r is not None]
-    parts.append(f"{{# ==== {HEADER_NAME} ==== #}}\n{intrinsics()}")
+    headers = {HEADER_NAME: intrinsics(), **further_headers("\n".join(parts))}
+    parts += [f"{{# ==== {header} ==== #}}\n{text}" for header, text in headers.items()]
     return "\n".join(parts)
 
 

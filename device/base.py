@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.space.family import Traits
 from gemmtune.space.gpu import Gpu
-from gemmtune.space.problem import Problem
+from gemmtune.space.problem import Array, Problem
 from gemmtune.space.settings import Cache as Cache
 from gemmtune.space.settings import Regime as Regime
 
@@ -76,11 +76,29 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Excerpt:
+    """What buffers held after a product was computed, for whoever wants to judge it elsewhere.
+
+    ``rows`` and ``columns`` (int64, sorted) are places of the output. ``inputs`` are what those places depend on, as
+    the problem stores it: whole rows or columns of A and B, the same places of C and bias, and the scalars.
+    ``outputs`` are [rows, columns] by name: ``"kernel"``, the baseline's and the peers'. All are of storage types.
+    """
+
+    rows: Array
+    columns: Array
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
 class Job:
     """One kernel to prove and time.
 
     ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers. ``traits``: what an estimate goes by;
     the device fills them in, since its worker does not know families that the user's program registered.
+    ``peers`` (names of :mod:`gemmtune.device.peers`) are timed beside it, and an :class:`Excerpt` of about ``excerpt``
+    rows and columns is taken, by :meth:`Device.compare` alone and where the device has a GPU. ``overlap``: launches of
+    the baseline and the peers overlap there as those of a programmatic kernel do.
     """
 
     problem: Problem
@@ -94,6 +112,9 @@ class Job:
     measure: bool = True
     effort: Literal["trial", "final"] = "trial"
     traits: Traits | None = None
+    peers: tuple[str, ...] = ()
+    excerpt: int = 0
+    overlap: bool = False
 
 
 Stage = Literal["load", "verify", "measure"]
@@ -132,6 +153,8 @@ class Limits:
 class Report:
     """What became of a job. ``detail`` is one sentence where the outcome is not ``correct``; ``seconds`` by stage
     (load, verify, measure). ``killed``: this job cost its worker its life (a hang, a crash, a lost CUDA context).
+    ``peers``: medians, in microseconds, of what else the job wanted timed in the same rounds; ``absent``: those that
+    could not be, each with one sentence that says why.
     """
 
     outcome: Outcome
@@ -140,6 +163,9 @@ class Report:
     measurement: Measurement | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     killed: bool = False
+    excerpt: Excerpt | None = None
+    peers: Mapping[str, float] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 class Device(Protocol):

@@ -7,6 +7,7 @@ cuBLAS library workspace back to the default workspace pool" (cuBLAS documentati
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from functools import lru_cache
@@ -37,26 +38,32 @@ def library() -> Any:
     Raises:
         ToolchainError: it is not found.
     """
+    lib = load("cublas")
+    if lib is None:
+        raise ToolchainError(
+            "libcublas was not found, so there is no baseline: pip install nvidia-cublas (CUDA 13) or "
+            "nvidia-cublas-cu12."
+        )
+    for function in (lib.cublasCreate_v2, lib.cublasSetStream_v2, lib.cublasSetWorkspace_v2, lib.cublasGemmEx):
+        function.restype = ctypes.c_int
+    return lib
+
+
+def load(name: str) -> Any:
+    """A library of the installed cuBLAS, ``"cublas"`` or ``"cublasLt"``; None where there is none."""
     try:
         from cuda import pathfinder
     except ImportError:
-        names = ["libcublas.so.13", "libcublas.so.12"]
+        files = [f"lib{name}.so.13", f"lib{name}.so.12"]
     else:
         try:
-            names = [pathfinder.load_nvidia_dynamic_lib("cublas").abs_path or "libcublas.so"]
+            files = [pathfinder.load_nvidia_dynamic_lib(name).abs_path or f"lib{name}.so"]
         except (RuntimeError, OSError):  # DynamicLibNotFoundError is a RuntimeError
-            names = []
-    for name in names:
-        try:
-            lib = ctypes.CDLL(name)
-        except OSError:
-            continue
-        for function in (lib.cublasCreate_v2, lib.cublasSetStream_v2, lib.cublasSetWorkspace_v2, lib.cublasGemmEx):
-            function.restype = ctypes.c_int
-        return lib
-    raise ToolchainError(
-        "libcublas was not found, so there is no baseline: pip install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12."
-    )
+            files = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(file)
+    return None
 
 
 def version(lib: Any) -> str:

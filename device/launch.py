@@ -2,7 +2,8 @@
 
 Nothing here imports CuPy until a kernel is loaded, and nothing ever imports the code that made the kernel. The launch
 itself is one call of ``cuLaunchKernel`` through CuPy's thin driver binding, with arguments packed once: a call costs
-a few microseconds of host time (:mod:`gemmtune.device.overhead` measures its parts).
+a few microseconds of host time (:mod:`gemmtune.device.overhead` measures its parts). Tensor maps are encoded once for
+each address and passed by value; clusters are compiled into the kernel and need nothing here.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from gemmtune.device.driver import DependentCall
 from gemmtune.device.image import damage
+from gemmtune.device.tensor_map import EncodedMaps
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.expression import expression
@@ -27,6 +30,7 @@ _INTEGERS = {"i32": (-(2**31), 2**31), "i64": (-(2**63), 2**63), "u32": (0, 2**3
 _DEFAULT_SHARED = 48 * 1024  # more than this must be asked for
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MASK = 2**64 - 1
+_SM_COUNT = 16  # cudaDevAttrMultiProcessorCount
 
 
 class Scratch(Protocol):
@@ -48,6 +52,10 @@ class Packed:
         base = ctypes.addressof(self.words)
         self._addresses = (ctypes.c_void_p * count)(*[base + 8 * i for i in range(count)])
         self.address = ctypes.addressof(self._addresses)
+
+    def refer(self, index: int, address: int) -> None:
+        """Let argument ``index`` be what lies at ``address``, which the caller keeps alive, in place of its word."""
+        self._addresses[index] = address
 
 
 def scalar_word(argument: Argument, value: Any) -> int:
@@ -84,9 +92,9 @@ class PreparedLaunch:
         "_call",
         "_lock",
         "_packed",
-        "_pointer_slots",
         "_scalar_slots",
         "_scratch_slots",
+        "_targets",
         "counter_bytes",
         "grid",
         "kernel",
@@ -100,14 +108,18 @@ class PreparedLaunch:
         self.grid = _grid(recipe, env)
         self.workspace_bytes = _size(recipe, "workspace", env)
         self.counter_bytes = _size(recipe, "counters", env)
-        words, slots = [], []
+        words: list[int] = []
         self._scalar_slots: dict[str, tuple[int, Argument]] = {}
         self._scratch_slots: list[tuple[int, int]] = []
+        at: dict[str, list[int]] = {name: [] for name in recipe.tensors}
+        maps: dict[str, list[tuple[int, EncodedMaps]]] = {name: [] for name in recipe.tensors}
         for index, argument in enumerate(recipe.arguments):
             word = 0
-            if argument.kind == "pointer":
+            if argument.map is not None:
+                maps[argument.name].append((index, EncodedMaps(argument.name, argument.map.bind(env))))
+            elif argument.kind == "pointer":
                 word = pointers[argument.name]
-                slots.append((argument.name, index))
+                at[argument.name].append(index)
             elif argument.kind == "scalar":
                 word = scalar_word(argument, _value(recipe, argument, env))
                 if not argument.expr:
@@ -115,11 +127,13 @@ class PreparedLaunch:
             else:
                 self._scratch_slots.append((index, 0 if argument.kind == "workspace" else 1))
             words.append(word)
-        self.pointer_names = tuple(name for name, _ in slots)
-        self._pointer_slots = tuple((index, words[index] & POINTER_BITS) for _, index in slots)
+        self.pointer_names = recipe.tensors
+        self._targets = tuple((pointers[n] & POINTER_BITS, tuple(at[n]), tuple(maps[n])) for n in recipe.tensors)
         self._packed = Packed(words)
-        # All but stream and arguments is bound once: looking it up again would cost a call a microsecond.
-        self._call = partial(kernel.launch_kernel, kernel.function, *self.grid, *recipe.block, kernel.shared)
+        for name, (_, _, encoded) in zip(recipe.tensors, self._targets, strict=True):
+            for index, one in encoded:
+                self._packed.refer(index, one.at(pointers[name]))
+        self._call = kernel.call(self.grid)
         self._lock = threading.Lock()
 
     def launch(self, stream: int, scratch: Scratch | None = None) -> None:
@@ -148,13 +162,16 @@ class PreparedLaunch:
         """
         words = self._packed.words
         with self._lock:
-            for (index, low), address in zip(self._pointer_slots, addresses, strict=True):
+            for (low, indices, maps), address in zip(self._targets, addresses, strict=True):
                 if address & POINTER_BITS != low:
                     raise LaunchError(
                         f"Address {address:#x} ends in other bits than the one this launch was prepared for: "
                         "prepare it again."
                     )
-                words[index] = address
+                for index in indices:
+                    words[index] = address
+                for index, encoded in maps:
+                    self._packed.refer(index, encoded.at(address))
             if scalars:
                 for name, value in scalars.items():
                     slot, argument = self._scalar_slots[name]
@@ -204,8 +221,10 @@ class LoadedKernel:
         self.recipe = recipe
         self.shared = recipe.dynamic_shared
         self.launch_kernel = driver.launchKernel
+        runtime = cupy.cuda.runtime
         try:
-            cupy.cuda.runtime.free(0)  # makes the device's primary context current, where none is yet
+            self.sms = int(runtime.deviceGetAttribute(_SM_COUNT, runtime.getDevice()))
+            runtime.free(0)  # makes the device's primary context current, where none is yet
             self._module = cupy.cuda.function.Module()
             self._module.load(bytes(cubin))
             self.function: int = self._module.get_function(recipe.entry).ptr
@@ -220,15 +239,15 @@ class LoadedKernel:
         """Check everything and work out grid and arguments.
 
         Args:
-            env: axes, pitches and scalars by name, as :meth:`Problem.environment` gives them.
+            env: axes, pitches and scalars by name, as :meth:`Problem.environment` gives them; ``sms`` is added here.
             pointers: device addresses by tensor name.
 
         Raises:
             LaunchError: a precondition does not hold, an argument is missing or out of range, or the grid is.
+            ToolchainError: the driver is too old for what the recipe needs.
         """
-        for argument in self.recipe.arguments:
-            if argument.kind == "pointer":
-                _check_address(self.recipe, argument.name, pointers.get(argument.name))
+        for tensor in self.recipe.tensors:
+            _check_address(self.recipe, tensor, pointers.get(tensor))
         pointers = {name: address for name, address in pointers.items() if isinstance(address, int)}
         bound = {**env, **{f"ptr_{name}": address for name, address in pointers.items()}}
         reason = self.recipe.unmet(bound)
@@ -237,7 +256,14 @@ class LoadedKernel:
             reason = self.recipe.unmet({**bound, **further})
         if reason is not None:
             raise LaunchError(f"Kernel {self.recipe.entry} cannot serve this call: {reason}.")
-        return PreparedLaunch(self, bound, pointers)
+        return PreparedLaunch(self, {**bound, "sms": self.sms}, pointers)
+
+    def call(self, grid: tuple[int, int, int]) -> Callable[[int, int, int], None]:
+        """What launches ``grid`` blocks on a stream, with the address of the arguments' addresses and 0."""
+        if self.recipe.programmatic:
+            return DependentCall(self.function, grid, self.recipe.block, self.shared)
+        # All but stream and arguments is bound once: looking it up again would cost a call a microsecond.
+        return partial(self.launch_kernel, self.function, *grid, *self.recipe.block, self.shared)
 
     def launch(
         self, env: Mapping[str, Any], pointers: Mapping[str, int], stream: int = 0, scratch: Scratch | None = None
@@ -261,6 +287,11 @@ def _grid(recipe: LaunchRecipe, env: Mapping[str, Any]) -> tuple[int, int, int]:
     grid = recipe.grid_size(env)
     if not all(1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=True)):
         raise LaunchError(f"Kernel {recipe.entry} would need a grid of {grid} blocks, out of range: 1 to {_MAX_GRID}.")
+    if any(size % cluster for size, cluster in zip(grid, recipe.cluster, strict=True)):
+        raise LaunchError(
+            f"Kernel {recipe.entry} would need a grid of {grid} blocks, which is no multiple of its cluster of "
+            f"{recipe.cluster}."
+        )
     return grid
 
 

@@ -85,7 +85,8 @@ class Facts:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return math.prod(self.subject.source.recipe.grid_size(self.subject.problem.environment()))
+        names = {**self.subject.problem.environment(), "sms": self.subject.gpu.sms}
+        return math.prod(self.subject.source.recipe.grid_size(names))
 
     @property
     def threads(self) -> int:

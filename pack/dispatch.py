@@ -15,7 +15,7 @@ from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
 from gemmtune.space.errors import ExpressionError, UnknownNameError
 from gemmtune.space.expression import expression
-from gemmtune.space.gpu import TABLE, is_called
+from gemmtune.space.gpu import TABLE, is_called, sms_of
 from gemmtune.space.problem import Problem
 
 _Signature = tuple[str, tuple[tuple[str, str], ...], str, str]
@@ -104,6 +104,7 @@ class Dispatch:
         workspace_limit: int = 2**30,
     ) -> None:
         self.device = device
+        self._sms = sms_of(device)
         self._workspace_limit = workspace_limit
         self._data = data
         self._allow_estimates = allow_estimates
@@ -200,7 +201,7 @@ class Dispatch:
         """
         moved = {name: value + 256 if name.startswith("ptr_") else value for name, value in env.items()}
         try:
-            workspace = int(expression(kernel.recipe.workspace)(env))
+            workspace = int(expression(kernel.recipe.workspace)({**env, "sms": self._sms}))
             reason = kernel.recipe.unmet(env) or kernel.recipe.unmet(moved)
         except ExpressionError as error:
             return str(error)

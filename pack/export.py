@@ -165,7 +165,7 @@ class _Export:
                 raise PackError(f"a pack serves GEMMs, and this is a {problem.kind}.")
             compiled = rebuild(record, self.cache, self.history.cubin(record.cubin_sha256))
             kernel = _kernel(compiled, problem)
-            check_launch(kernel, problem)
+            check_launch(kernel, problem, record.gpu.key)
             if kernel.recipe != self.kernels.setdefault(kernel.sha, kernel).recipe:
                 raise PackError(f"another problem launches the same cubin {kernel.sha[:12]} in another way.")
         except GemmtuneError as error:
@@ -223,7 +223,7 @@ class _Export:
         )
         try:
             for size in row.axes["m"]:
-                check_launch(kernel, row.problem({**one.problem.axes, "m": size}))
+                check_launch(kernel, row.problem({**one.problem.axes, "m": size}), one.record.gpu.key)
         except PackError:  # a precondition on m: the kernel serves its own size
             return
         record, environment = one.record, device.environment()

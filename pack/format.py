@@ -31,8 +31,9 @@ from gemmtune.pack.schema import (
 )
 from gemmtune.pack.storage import MAX_FILE, MAX_FILES, check_name, read_files, write_files
 from gemmtune.space.epilogue import epilogue
-from gemmtune.space.errors import ExpressionError, PackError
+from gemmtune.space.errors import ExpressionError, PackError, UnknownNameError
 from gemmtune.space.expression import expression
+from gemmtune.space.gpu import sms_of
 from gemmtune.space.problem import Problem
 
 FORMAT = "gemmtune-pack"
@@ -65,6 +66,13 @@ def bindings(problem: Problem) -> dict[str, int]:
     """The integers that a recipe's expressions may use: axes, leading dimensions, sizes; and addresses, aligned (0)."""
     whole = {name: value for name, value in problem.environment().items() if isinstance(value, int)}
     return {**whole, **{f"ptr_{t.name}": 0 for t in problem.tensors()}}
+
+
+def _sms(device: str) -> int:
+    try:
+        return sms_of(device)
+    except UnknownNameError as error:
+        raise PackError(f"A dispatch table is for a device that cannot be: {error}") from None
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -213,11 +221,11 @@ def _check_row(row: Row, table: Table, kernels: Mapping[str, Kernel]) -> None:
                 f"Kernel {sha[:12]} is compiled for {kernel.arch}, but its row is for {table.arch}: it was altered."
             )
         for end in (0, 1):
-            check_launch(kernel, row.problem({name: limits[end] for name, limits in row.axes.items()}))
+            check_launch(kernel, row.problem({name: limits[end] for name, limits in row.axes.items()}), table.device)
 
 
-def check_launch(kernel: Kernel, problem: Problem) -> None:
-    """Check that ``kernel`` computes ``problem`` and that its recipe can be evaluated there.
+def check_launch(kernel: Kernel, problem: Problem, device: str) -> None:
+    """Check that ``kernel`` computes ``problem`` and that its recipe can be evaluated there, on the device of that key.
 
     Raises:
         PackError: another dtype, layout, epilogue or compiled-in size; an unknown argument; or an expression that
@@ -232,7 +240,7 @@ def check_launch(kernel: Kernel, problem: Problem) -> None:
             )
     env, recipe = bindings(problem), kernel.recipe
     numbers = {*env, *epilogue(str(asked["epilogue"])).scalars}
-    pointers = {a.name for a in recipe.arguments if a.kind == "pointer"}
+    pointers = set(recipe.tensors)
     scalars = {a.name for a in recipe.arguments if a.kind == "scalar" and not a.expr}
     for name in pointers ^ {t.name for t in problem.tensors()}:
         raise PackError(f"{short} does not take just the tensors of its problem: {name[:40]!r} is in one of them only.")
@@ -240,6 +248,7 @@ def check_launch(kernel: Kernel, problem: Problem) -> None:
         raise PackError(f"{short} does not take just the numbers of its problem: {name[:40]!r} is in one of them only.")
     try:
         reason = recipe.unmet(env)
+        env["sms"] = _sms(device)
         grid = recipe.grid_size(env)
         scratch = [int(expression(text)(env)) for text in (recipe.workspace, recipe.counters)]
         for argument in recipe.arguments:

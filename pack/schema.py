@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemmtune.pack.jsontext import Reader
+from gemmtune.pack.recipe_types import check_recipe_types
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError, PackError
 from gemmtune.space.problem import Problem, problem_from_json
@@ -350,34 +351,3 @@ def kernel_from_json(sha: str, data: Any) -> Kernel:
         raise PackError(f"{where} cannot be used: {error}") from None
     reader.end()
     return kernel
-
-
-def check_recipe_types(data: Mapping[str, Any], where: str) -> None:
-    """Check the JSON types in a recipe, before :meth:`LaunchRecipe.from_json` checks the values.
-
-    Raises:
-        PackError: a field has another type than a recipe's, or there are too many arguments or conditions.
-    """
-    reader = Reader(data, where)
-    reader.integer("schema", 1)
-    for name in ("entry", "workspace", "counters"):
-        reader.text(name)
-    for name, kind in (("block", int), ("cluster", int), ("grid", str)):
-        values = reader.items(name, 3)
-        if len(values) != 3 or not all(type(v) is kind for v in values):
-            raise PackError(f"{where} should have three {kind.__name__} in {name!r}: the pack was altered.")
-    for name, fields in (("arguments", ("kind", "name", "type", "expr")), ("preconditions", ("expr", "text"))):
-        for i, item in enumerate(reader.items(name, 64)):
-            part = Reader(item, f"{where} {name} {i}")
-            for one in fields:
-                part.text(one)
-            part.end()
-    tile = Reader(reader.take("tile"), f"{where} tile")
-    for name in ("rows", "columns"):
-        tile.integer(name, 1)
-    for name in ("row", "column"):
-        tile.text(name)
-    tile.end()
-    reader.integer("dynamic_shared")
-    reader.integers("constants")
-    reader.end()

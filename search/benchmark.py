@@ -1,23 +1,24 @@
-"""The benchmark: the best known kernel, the baseline and the naive kernel, timed in one interleaved run."""
+"""The benchmark: the best known kernel, the baseline and peers, timed in one interleaved run, every result checked."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gemmtune.codegen.cache import KernelCache
-from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
+from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
 from gemmtune.db import History
 from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
-from gemmtune.device.cuda.timing import SETTLE, SPAN
+from gemmtune.device.peers import check_peers
 from gemmtune.search.known import Known, KnownKernels
+from gemmtune.search.oracle import KERNEL, Judgement, judge
 from gemmtune.search.recording import baseline_name
-from gemmtune.search.results import BenchRow, ResultFile, save, summarise
+from gemmtune.search.result_file import blank_result as blank_result
+from gemmtune.search.result_file import source_commit as source_commit
+from gemmtune.search.result_file import write_result_file as write_result_file
+from gemmtune.search.results import BenchRow
 from gemmtune.search.study import opened, problems_of
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError, LaunchError
@@ -26,19 +27,13 @@ from gemmtune.space.problem import Problem
 from gemmtune.space.settings import check_cache, check_regime, check_seed
 
 TIMEOUT = 600.0
-"""Seconds for one problem: proofs against float64, and the times of all kernels."""
+"""Seconds for one problem: proofs against float64, peers that compile themselves, and the times of all."""
 NAIVE = "naive"
-
-PROTOCOL = (
-    "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power "
-    "sets its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against "
-    "float64 first."
-)
-ESTIMATED_PROTOCOL = (
-    "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "
-    "every kernel proved against float64 on chosen tiles."
-)
+"""Our own naive kernel: a peer that is always there."""
+EXCERPT = 96
+"""About how many rows and columns of every result are compared with float64 on the CPU."""
+ATTEMPTS = 2
+"""A problem whose time comes out unstable is timed once more."""
 
 
 def benchmark(
@@ -50,12 +45,18 @@ def benchmark(
     regime: Regime = "sustained",
     cache: Cache = "cold",
     seed: int = 0,
+    peers: Sequence[str] = (NAIVE,),
+    candidate: bool = False,
+    programmatic: bool | None = None,
     finished: Callable[[BenchRow], None] | None = None,
     failed: Callable[[Problem, GemmtuneError], None] | None = None,
+    noted: Callable[[str], None] | None = None,
 ) -> list[BenchRow]:
-    """Time the best known kernel of each problem beside the baseline and the naive kernel.
+    """Time the best known kernel of each problem beside the baseline and ``peers``.
 
-    On a device whose times are estimates there is no baseline, and rows are marked (:attr:`BenchRow.estimated`).
+    Every result, the peers' too, is compared with float64 computed on the CPU at sampled rows and columns and every
+    edge; a peer whose result is wrong is not timed. Peers are never required. On a device whose times are estimates
+    there is no baseline and none of the library's peers, and rows are marked (:attr:`BenchRow.estimated`).
 
     Args:
         problems: one or several.
@@ -65,13 +66,17 @@ def benchmark(
         regime: ``sustained`` or ``burst``.
         cache: ``cold`` or ``warm``.
         seed: of the inputs.
+        peers: ``naive`` and names of :func:`gemmtune.device.peers.known_peers`.
+        candidate: time our own kernel too where the pack dispatches to the baseline.
+        programmatic: only kernels that overlap their launches, or only such that do not; by default whatever is best.
         finished: is told every row as it is there.
         failed: is told a problem whose kernel is unknown or fails, and the others go on; without it, that is raised.
+        noted: is told what is not as asked for, a sentence each: a peer that is not there, or whose result is wrong.
 
     Raises:
         ProblemError: there is no problem.
         SettingError: ``regime``, ``cache`` or ``seed`` out of range.
-        UnknownNameError: a device that does not exist, or no kernel is known for a problem.
+        UnknownNameError: a device or peer that does not exist, or no kernel is known for a problem.
         LaunchError: a kernel is wrong now, or fails.
         PackError: the pack cannot be read.
         ToolchainError, DatabaseError: as for :func:`gemmtune.search.tune`.
@@ -80,14 +85,16 @@ def benchmark(
     check_regime(regime)
     check_cache(cache)
     check_seed(seed)
+    check_peers(peers, (NAIVE,))
     rows = []
     with ExitStack() as stack:
         where = opened(device, stack)
         kept = history if isinstance(history, History) else stack.enter_context(History(history))
-        known = KnownKernels(where, kept, pack, regime, cache)
+        known = KnownKernels(where, kept, pack, regime, cache, candidate=candidate, programmatic=programmatic)
+        run = _Run(where, regime, cache, seed, tuple(dict.fromkeys(peers)), noted or (lambda sentence: None))
         for problem in wanted:
             try:
-                row = _row(problem, where, known.best(problem), regime, cache, seed)
+                row = run.row(problem, known.best(problem))
             except GemmtuneError as error:
                 if failed is None:
                     raise
@@ -99,124 +106,107 @@ def benchmark(
     return rows
 
 
-def _row(problem: Problem, device: Device, known: Known, regime: Regime, cache: Cache, seed: int) -> BenchRow:
-    naive = compile_kernel(render(problem, Configuration.of(NAIVE, {})), device.gpu.arch, KernelCache())
-    jobs = [Job(problem, kernel, seed, regime, cache, effort="final") for kernel in (known.kernel, naive)]
-    ours, theirs = device.compare(jobs, TIMEOUT)
-    time = ours.measurement
-    if ours.outcome != Outcome.CORRECT or time is None or ours.verification is None:
-        raise LaunchError(
-            f"The best known kernel of {problem.key} ({known.kernel.configuration}) ended as {ours.outcome}: "
-            f"{ours.detail or 'no reason given'}; tune again."
+class _Run:
+    """What one benchmark does with each problem."""
+
+    def __init__(
+        self,
+        device: Device,
+        regime: Regime,
+        cache: Cache,
+        seed: int,
+        peers: tuple[str, ...],
+        noted: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._regime: Regime = regime
+        self._cache: Cache = cache
+        self._seed = seed
+        self._naive = NAIVE in peers
+        self._peers = tuple(peer for peer in peers if peer != NAIVE)
+        self._noted = noted
+
+    def row(self, problem: Problem, known: Known) -> BenchRow:
+        """Time one problem."""
+        programmatic = known.kernel.recipe.programmatic
+        for attempt in range(ATTEMPTS):
+            ours, naive = self._timed(problem, known, overlap=programmatic)
+            if ours.outcome != Outcome.UNSTABLE or attempt == ATTEMPTS - 1:
+                break
+            self._noted(f"{problem.key} was timed once more: {ours.detail}")
+        time = ours.measurement
+        if ours.outcome != Outcome.CORRECT or time is None or ours.verification is None:
+            raise LaunchError(
+                f"The best known kernel of {problem.key} ({known.kernel.configuration}) ended as {ours.outcome}: "
+                f"{ours.detail or 'no reason given'}; tune again."
+            )
+        for sentence in ours.absent.values():
+            self._noted(f"{problem.key}: {sentence}")
+        judged = self._judged(problem, ours, estimated=time.estimated)
+        errors = [ours.verification.rel_error, *([judged[KERNEL].rel_error] if judged else [])]
+        data = problem.to_json()
+        return BenchRow(
+            **{name: data[name] for name in ("m", "n", "k", "dtype", "out_dtype", "layout", "epilogue")},
+            scaling="none",
+            regime=self._regime,
+            cache=self._cache,
+            family=known.kernel.configuration.family,
+            config=str(known.kernel.configuration),
+            trials=known.trials,
+            wall_s=known.wall_s,
+            us=time.us,
+            us_low=time.us_low,
+            us_high=time.us_high,
+            floor_us=floor_us(problem, self._device.gpu),
+            peers=self._times(problem, ours, naive, judged),
+            rel_error=max(errors),
+            error_bound=ours.verification.error_bound,
+            estimated=time.estimated,
+            programmatic=programmatic,
         )
-    data = problem.to_json()
-    return BenchRow(
-        **{name: data[name] for name in ("m", "n", "k", "dtype", "out_dtype", "layout", "epilogue")},
-        scaling="none",
-        regime=regime,
-        cache=cache,
-        family=known.kernel.configuration.family,
-        config=str(known.kernel.configuration),
-        trials=known.trials,
-        wall_s=known.wall_s,
-        us=time.us,
-        us_low=time.us_low,
-        us_high=time.us_high,
-        floor_us=floor_us(problem, device.gpu),
-        peers=_peers(problem, ours, theirs),
-        rel_error=ours.verification.rel_error,
-        error_bound=ours.verification.error_bound,
-        estimated=time.estimated,
-    )
 
+    def _timed(self, problem: Problem, known: Known, *, overlap: bool) -> tuple[Report, Report | None]:
+        """Our kernel's report, and the naive kernel's where it takes part."""
+        common = {"regime": self._regime, "cache": self._cache, "effort": "final", "overlap": overlap}
+        jobs = [Job(problem, known.kernel, self._seed, peers=self._peers, excerpt=EXCERPT, **common)]  # type: ignore[arg-type]
+        if self._naive:
+            source = render(problem, Configuration.of(NAIVE, {}))
+            kernel = compile_kernel(source, self._device.gpu.arch, KernelCache())
+            jobs.append(Job(problem, kernel, self._seed, **common))  # type: ignore[arg-type]
+        ours, *others = self._device.compare(jobs, TIMEOUT)
+        return ours, others[0] if others else None
 
-def _peers(problem: Problem, ours: Report, naive: Report) -> dict[str, float]:
-    """Median times of the baseline, where there is one, and of the naive kernel, where it is right."""
-    peers: dict[str, float] = {}
-    if ours.measurement is not None and ours.measurement.baseline_us is not None:
-        peers[baseline_name(problem)] = ours.measurement.baseline_us
-    if naive.outcome == Outcome.CORRECT and naive.measurement is not None:
-        peers[NAIVE] = naive.measurement.us
-    return peers
+    def _judged(self, problem: Problem, ours: Report, *, estimated: bool) -> dict[str, Judgement]:
+        """What the oracle says of every result; nothing on an emulator, which proves on the CPU in float64 itself.
 
+        Raises:
+            LaunchError: our kernel's result is wrong, or did not come back.
+        """
+        if ours.excerpt is None:
+            if estimated:
+                return {}
+            raise LaunchError(
+                f"The result of {problem.key} did not come back to be checked on the CPU, so its time does not count."
+            )
+        judged = judge(problem, ours.excerpt)
+        if not judged[KERNEL].right:
+            raise LaunchError(
+                f"The best known kernel of {problem.key} is wrong against float64 on the CPU: {judged[KERNEL].detail}."
+            )
+        for name, verdict in judged.items():
+            if not verdict.right:
+                self._noted(f"{problem.key}: the result of {name} is wrong against float64: {verdict.detail}.")
+        return judged
 
-# -------------------------------------------------------------------------------------------------------- result files
-
-
-def write_result_file(
-    path: str | Path, rows: Sequence[BenchRow], *, name: str = "", device: Device | str | None = None
-) -> ResultFile:
-    """Write ``rows`` as a result file; the directory is made where it is missing.
-
-    ``ceilings`` gets the most that any kernel of these rows reached: TFLOP/s by dtype, and TB/s over the fewest bytes.
-
-    Args:
-        path: of the file.
-        rows: what :func:`benchmark` returned.
-        name: of the result; by default the file's.
-        device: where the rows were timed, for its GPU and versions.
-
-    Raises:
-        ProblemError: there are no rows, or the file cannot be written.
-    """
-    summary = summarise(rows)
-    with ExitStack() as stack:
-        where = opened(device, stack)
-        blank = blank_result(name or Path(path).stem, where, ESTIMATED_PROTOCOL if summary.estimated else PROTOCOL)
-    protocol = blank.protocol.format(
-        gpu=blank.gpu,
-        regime=" and ".join(dict.fromkeys(row.regime for row in rows)),
-        cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
-        peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
-        settle=SETTLE,
-        span=SPAN,
-    )
-    result = replace(blank, protocol=protocol, ceilings=_ceilings(rows), rows=tuple(rows), summary=summary.to_json())
-    save(path, result)
-    return result
-
-
-def blank_result(name: str, device: Device, protocol: str, summary: Mapping[str, object] | None = None) -> ResultFile:
-    """A result file with no GEMM rows as yet: where it comes from, now, and what its ``summary`` says."""
-    versions = dict(device.environment())
-    versions.setdefault("nvrtc", nvrtc_version())
-    return ResultFile(
-        name=name,
-        gpu=device.gpu.name,
-        driver=versions.pop("driver", ""),
-        cuda=versions.get("cuda_runtime", ""),
-        versions=versions,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=source_commit(),
-        protocol=protocol,
-        ceilings={},
-        rows=(),
-        summary=summary or {},
-    )
-
-
-def _ceilings(rows: Sequence[BenchRow]) -> Mapping[str, float]:
-    best: dict[str, float] = {}
-    for row in rows:
-        quickest = min(row.us, *row.peers.values()) if row.peers else row.us
-        flops, bandwidth = f"{row.dtype}_tflops", "tb_per_s"
-        best[flops] = max(best.get(flops, 0.0), row.problem.flops / quickest / 1e6)
-        best[bandwidth] = max(best.get(bandwidth, 0.0), row.problem.bytes / quickest / 1e6)
-    return best
-
-
-def source_commit() -> str:
-    """The git commit of the tree gemmtune runs from, with ``-dirty`` where it was changed since; "" elsewhere."""
-    here = Path(__file__).resolve()
-    commands = (
-        ["git", "ls-files", "--error-unmatch", here.name],  # a tree that merely surrounds an installation is not ours
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-    )
-    output = ""
-    for command in commands:
-        try:
-            done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return ""
-        output = done.stdout.strip()
-    return output
+    def _times(
+        self, problem: Problem, ours: Report, naive: Report | None, judged: dict[str, Judgement]
+    ) -> dict[str, float]:
+        """Median times of the baseline, where there is one, and of every peer whose result is right."""
+        times: dict[str, float] = {}
+        if ours.measurement is not None:
+            if ours.measurement.baseline_us is not None:
+                times[baseline_name(problem)] = ours.measurement.baseline_us
+            times |= {n: us for n, us in ours.peers.items() if n in judged and judged[n].right}
+        if naive is not None and naive.outcome == Outcome.CORRECT and naive.measurement is not None:
+            times[NAIVE] = naive.measurement.us
+        return times

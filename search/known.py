@@ -10,6 +10,7 @@ from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSourc
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
 from gemmtune.db import History
+from gemmtune.db.records import TrialRecord
 from gemmtune.device.base import Cache, Device, Regime
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import UnknownNameError
@@ -33,19 +34,32 @@ class KnownKernels:
         history: where the kernels are, or where their studies are, when a pack brings them.
         pack: a pack to take the kernels from.
         regime, cache: how they were timed.
+        candidate: give a pack's own kernel too where it lost to the baseline, so that the pack does not use it.
+        programmatic: only kernels that overlap their launches (True) or do not (False); None: whatever is best.
 
     Raises:
         PackError: the pack cannot be read.
     """
 
-    def __init__(self, device: Device, history: History, pack: str | Path | None, regime: Regime, cache: Cache) -> None:
+    def __init__(
+        self,
+        device: Device,
+        history: History,
+        pack: str | Path | None,
+        regime: Regime,
+        cache: Cache,
+        *,
+        candidate: bool = False,
+        programmatic: bool | None = None,
+    ) -> None:
         self._device = device
         self._history = history
         self._regime = regime
         self._cache = cache
         found = history.best_kernels(device.gpu.key, device.kind, regime, cache=cache)
         self._records = {record.problem_key: record for record in found}
-        self._pack = None if pack is None else _Pack(Path(pack), device, regime)
+        self._programmatic = programmatic
+        self._pack = None if pack is None else _Pack(Path(pack), device, regime, candidate)
 
     def best(self, problem: Problem) -> Known:
         """The best kernel for ``problem``.
@@ -58,25 +72,52 @@ class KnownKernels:
         trials = [] if record is None else self._history.trials(study_id=record.study_id, limit=None)
         wall_s = sum(trial.seconds.get("wall", 0.0) for trial in trials)
         if self._pack is not None:
-            return Known(self._pack.best(problem), len(trials), wall_s)
+            kernel = self._pack.best(problem)
+            if self._programmatic not in (None, kernel.recipe.programmatic):
+                raise UnknownNameError(f"The pack's kernel for {problem.key} {self._unlike(kernel.configuration)}.")
+            return Known(kernel, len(trials), wall_s)
         if record is None:
             raise UnknownNameError(
                 f"No kernel is known for {problem.key} on {self._device.name} ({self._regime}, {self._cache}): "
                 f"run 'gemmtune tune' for it first."
             )
-        source = render(problem, Configuration.parse(record.configuration))
+        source = self._source(problem, record)
         return Known(compile_kernel(source, self._device.gpu.arch, KernelCache()), len(trials), wall_s)
+
+    def _source(self, problem: Problem, record: TrialRecord) -> KernelSource:
+        """The source of the best kernel that is launched as wanted; ``record`` is the best of all."""
+        best = render(problem, Configuration.parse(record.configuration))
+        if self._programmatic in (None, best.recipe.programmatic):
+            return best
+        shape = "x".join(str(size) for size in problem.axes.values())
+        ranked = self._history.best(
+            gpu=self._device.gpu.key, shape=shape, kind=self._device.kind, regime=self._regime, cache=self._cache,
+            limit=None,
+        )  # fmt: skip
+        for other in ranked:
+            if other.problem_key == problem.key:
+                source = render(problem, Configuration.parse(other.configuration))
+                if source.recipe.programmatic == self._programmatic:
+                    return source
+        raise UnknownNameError(
+            f"Every kernel known for {problem.key} {self._unlike(best.configuration)}: tune again with the other kind."
+        )
+
+    def _unlike(self, configuration: Configuration) -> str:
+        how = "does not overlap its launches" if self._programmatic else "overlaps its launches"
+        return f"({configuration}) {how}"
 
 
 class _Pack:
     """The kernels of a pack as one device sees them."""
 
-    def __init__(self, path: Path, device: Device, regime: Regime) -> None:
+    def __init__(self, path: Path, device: Device, regime: Regime, candidate: bool) -> None:
         # A pack's plain data stands below the search; only its export stands above.
         from gemmtune.pack.dispatch import Dispatch
         from gemmtune.pack.format import read_pack
 
         self._path = path
+        self._candidate = candidate
         self._data = read_pack(path)
         self._dispatch = Dispatch(
             self._data, device.gpu.key, device.gpu.arch, regime=regime, allow_estimates=device.estimates
@@ -86,6 +127,11 @@ class _Pack:
         choice = self._dispatch.choose(problem)
         kernel = choice.kernel
         if kernel is None and choice.row is not None and choice.row.candidate is not None:
+            if not self._candidate:
+                raise UnknownNameError(
+                    f"The pack {self._path.name} dispatches {problem.key} to the baseline, which was faster: ask for "
+                    f"its candidate (--candidate) to time our own kernel."
+                )
             kernel = self._data.kernels[choice.row.candidate]  # it lost to the baseline: that too is a result
         if kernel is None:
             raise UnknownNameError(f"The pack {self._path.name} has no kernel for {problem.key} here: {choice.why}.")

@@ -3,6 +3,10 @@
 A file is ``{"schema": 1, "name", "gpu", "driver", "cuda", "versions", "date", "commit", "protocol", "ceilings", "rows",
 "summary"}``. Rows hold times in microseconds, so that anyone can recompute; a ratio is always peer time / our time
 (above 1 is faster), a mean of ratios is geometric.
+
+Means cover rows that were timed in one way alone: those of another regime or cache, and those of kernels that overlap
+their launches (programmatic dependent launch), have a summary of their own under ``apart``. Rows of a suite name their
+group, and ``by_group`` says how each group stands.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from gemmtune.search.standing import VENDOR as VENDOR
+from gemmtune.search.standing import Against, Standing, against, geometric_mean, mean_ratios, standing
 from gemmtune.space.errors import GemmtuneError, ProblemError
 from gemmtune.space.gemm import Gemm
 
@@ -53,6 +59,10 @@ class BenchRow:
     error_bound: float
     estimated: bool = False
     """Whether the times are estimates; a file says so once, in its summary."""
+    group: str = ""
+    """The group of the suite it belongs to; a file leaves it out where there is none."""
+    programmatic: bool = False
+    """Whether launches overlapped (programmatic dependent launch), the peers' too; a file leaves out a False."""
 
     @property
     def problem(self) -> Gemm:
@@ -76,9 +86,12 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows and their geometric means: ``ratios`` by peer over the rows that have it, ``floor_fraction`` over all.
+    """Rows timed in one way and their geometric means: ``ratios`` by peer over the rows that have it,
+    ``floor_fraction`` over all. ``by_dtype`` has the same ratios for each dtype alone; ``estimated`` says that times
+    are estimates.
 
-    ``by_dtype`` has the same ratios for each dtype alone; ``estimated`` says that times are estimates.
+    ``vendor`` and ``any``: each row against its best peer (:mod:`gemmtune.search.standing`). ``by_group``: groups of a
+    suite. ``apart``: the summaries of rows timed otherwise, by how ("burst, cold", "sustained, cold, programmatic").
     """
 
     rows: tuple[BenchRow, ...]
@@ -86,16 +99,26 @@ class Summary:
     floor_fraction: float
     by_dtype: Mapping[str, Mapping[str, float]]
     estimated: bool
+    vendor: Against | None = None
+    any: Against | None = None
+    by_group: Mapping[str, Standing] = field(default_factory=dict)
+    apart: Mapping[str, Summary] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What a file's ``summary`` holds."""
-        return {
+        data: dict[str, Any] = {
             "rows": len(self.rows),
             "estimated": self.estimated,
             "ratios": dict(self.ratios),
             "floor_fraction": self.floor_fraction,
             "by_dtype": {dtype: dict(ratios) for dtype, ratios in self.by_dtype.items()},
         }
+        best = (("vendor", self.vendor), ("any", self.any))
+        data |= {name: one.to_json() for name, one in best if one is not None}
+        for name, parts in (("by_group", self.by_group), ("apart", self.apart)):
+            if parts:
+                data[name] = {key: part.to_json() for key, part in parts.items()}
+        return data
 
 
 @dataclass(frozen=True)
@@ -123,6 +146,8 @@ class ResultFile:
 _TOP = ("schema", *(f.name for f in fields(ResultFile)))
 _TEXTS = ("name", "gpu", "driver", "cuda", "date", "commit", "protocol")
 _ROW = {f.name: f.type for f in fields(BenchRow) if f.name != "estimated"}
+_LEFT_OUT: Mapping[str, Any] = {"group": "", "programmatic": False}
+"""Fields of a row that a file leaves out where they have this value."""
 
 
 def summarise(rows: Iterable[BenchRow] | ResultFile | Path | str) -> Summary:
@@ -136,28 +161,28 @@ def summarise(rows: Iterable[BenchRow] | ResultFile | Path | str) -> Summary:
     every = rows.rows if isinstance(rows, ResultFile) else tuple(rows)
     if not every:
         raise ProblemError("There are no rows to summarise: benchmark at least one problem.")
-    dtypes = dict.fromkeys(row.dtype for row in every)
+    ways: dict[tuple[bool, bool, bool, str], list[BenchRow]] = {}
+    for row in every:  # what the main means are of comes first
+        how = ", ".join([row.regime, row.cache, *(["programmatic"] if row.programmatic else [])])
+        way = (row.programmatic, row.regime != "sustained", row.cache != "cold", how)
+        ways.setdefault(way, []).append(row)
+    first, *others = sorted(ways)
+    return replace(_summary(ways[first]), apart={way[3]: _summary(ways[way]) for way in others})
+
+
+def _summary(rows: list[BenchRow]) -> Summary:
+    """Of rows timed in one way."""
+    groups = dict.fromkeys(row.group for row in rows if row.group)
     return Summary(
-        rows=every,
-        ratios=_mean_ratios(every),
-        floor_fraction=geometric_mean([row.floor_fraction for row in every]),
-        by_dtype={dtype: _mean_ratios([r for r in every if r.dtype == dtype]) for dtype in dtypes},
-        estimated=any(row.estimated for row in every),
+        rows=tuple(rows),
+        ratios=mean_ratios(rows),
+        floor_fraction=geometric_mean([row.floor_fraction for row in rows]),
+        by_dtype={d: mean_ratios([r for r in rows if r.dtype == d]) for d in dict.fromkeys(r.dtype for r in rows)},
+        estimated=any(row.estimated for row in rows),
+        vendor=against(rows, VENDOR),
+        any=against(rows, None),
+        by_group={group: standing([row for row in rows if row.group == group]) for group in groups},
     )
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The exponential of the mean logarithm of positive numbers."""
-    logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs))
-
-
-def _mean_ratios(rows: Iterable[BenchRow]) -> dict[str, float]:
-    by_peer: dict[str, list[float]] = {}
-    for row in rows:
-        for peer, us in row.peers.items():
-            by_peer.setdefault(peer, []).append(us / row.us)
-    return {peer: geometric_mean(ratios) for peer, ratios in by_peer.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- reading, writing
@@ -173,6 +198,9 @@ def save(path: Path | str, result: ResultFile) -> None:
     data = {"schema": SCHEMA, **asdict(result)}
     for row in data["rows"]:
         del row["estimated"]
+        for name, usual in _LEFT_OUT.items():
+            if row[name] == usual:
+                del row[name]
     result_from_json(data, str(target))
     aside = target.with_name(f".{target.name}.new")
     try:
@@ -235,6 +263,7 @@ def result_from_json(data: Any, where: str) -> ResultFile:
 
 def _row(data: Any, estimated: bool, where: str) -> BenchRow:
     _expect(isinstance(data, Mapping), where, "row", data, "an object")
+    data = {**_LEFT_OUT, **data}
     _same_names(data, tuple(_ROW), where)
     for name, kind in _ROW.items():
         value = data[name]
@@ -246,6 +275,8 @@ def _row(data: Any, estimated: bool, where: str) -> BenchRow:
             _expect(_number(value), where, name, value, "a finite number, not negative")
         elif kind == "str":
             _expect(isinstance(value, str), where, name, value, "text")
+        elif kind == "bool":
+            _expect(isinstance(value, bool), where, name, value, "true or false")
     peers = data["peers"]
     _expect(isinstance(peers, Mapping), where, "peers", peers, "an object")
     for peer, us in peers.items():

@@ -73,6 +73,18 @@ def device_key(capability: tuple[int, int], name: str, sms: int, memory: int, mi
     return f"{capability[0]}.{capability[1]}|{name}|{sms}|{round(memory / 2**30)}|{mig}"
 
 
+def sms_of(key: str) -> int:
+    """The multiprocessors of the device whose key (:func:`device_key`) this is.
+
+    Raises:
+        UnknownNameError: it is no device key.
+    """
+    match key.split("|"):
+        case [_, _, sms, _, _] if sms.isascii() and sms.isdigit() and 0 < int(sms) < 2**16:
+            return int(sms)
+    raise UnknownNameError(f"{key[:80]!r} is no device key, such as '9.0|NVIDIA H200|132|140|'.")
+
+
 def compile_target(capability: tuple[int, int]) -> str:
     """``sm_90a`` on Hopper and ``sm_100a`` on Blackwell, for the instructions of theirs alone; else ``sm_XY``."""
     major, minor = capability

@@ -2,7 +2,9 @@
 
 Launching uses the recipe alone and never the code of the family that made it, so that a pack outlives the version of
 gemmtune that wrote it. Sizes are integer expressions (:mod:`gemmtune.space.expression`) over the problem's axes and the
-names a caller binds: for a GEMM ``m n k lda ldb ldd ldc`` (elements) and ``ptr_a ptr_b ptr_d ...`` (byte addresses).
+names a caller binds: for a GEMM ``m n k lda ldb ldd ldc`` (elements) and ``ptr_a ptr_b ptr_d ...`` (byte addresses);
+in grid, workspace, counters and scalars also ``sms``, the multiprocessors of the device, which whoever launches binds:
+a persistent grid needs it. Preconditions and tensor maps never look at it: one answer holds on every device.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from typing import Any, Literal, get_args
 
 from gemmtune.space.errors import PackError
 from gemmtune.space.expression import expression
+from gemmtune.space.tensor_map import TensorMapSpec
 
-SCHEMA = 1
-ArgumentKind = Literal["pointer", "scalar", "workspace", "counters"]
+SCHEMA = 2
+"""The newest schema. A recipe is written in the oldest that can tell it: 2 has tensor maps and dependent launches."""
+ArgumentKind = Literal["pointer", "scalar", "workspace", "counters", "tensor_map"]
 SCALAR_TYPES = ("i32", "i64", "u32", "u64", "f32")
 
 
@@ -25,12 +29,14 @@ class Argument:
 
     ``pointer``: the device pointer of tensor ``name``. ``scalar``: ``name`` or, for integers, ``expr`` over the bound
     names, passed as ``type``. ``workspace`` / ``counters``: the scratch buffer and the zero-initialised counters.
+    ``tensor_map``: a TMA descriptor (128 bytes by value) of tensor ``name``, encoded as ``map`` says.
     """
 
     kind: ArgumentKind
     name: str = ""
     type: str = ""
     expr: str = ""
+    map: TensorMapSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class LaunchRecipe:
-    """How to launch one kernel: ``dynamic_shared`` in bytes, ``workspace`` and ``counters`` as expressions in bytes."""
+    """How to launch one kernel: ``dynamic_shared`` in bytes, ``workspace`` and ``counters`` as expressions in bytes.
+
+    ``cluster`` is compiled into the kernel; the grid must be a multiple of it. ``programmatic``: the launch may start
+    before the kernels ahead of it in the stream have ended, and the kernel itself waits for their memory.
+    """
 
     entry: str
     block: tuple[int, int, int]
@@ -71,11 +81,22 @@ class LaunchRecipe:
     preconditions: tuple[Precondition, ...] = ()
     constants: Mapping[str, int] = field(default_factory=dict)
     """Axes compiled into the kernel: the launch's axes must equal them."""
+    programmatic: bool = False
 
     @property
     def threads(self) -> int:
         """Threads a block."""
         return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def schema(self) -> int:
+        """The oldest schema that can tell this recipe: older gemmtunes still read what they could launch."""
+        return 2 if self.programmatic or any(a.map is not None for a in self.arguments) else 1
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors whose addresses a launch needs, each once, in the order of the arguments."""
+        return tuple(dict.fromkeys(a.name for a in self.arguments if a.kind in ("pointer", "tensor_map")))
 
     def grid_size(self, env: Mapping[str, Any]) -> tuple[int, int, int]:
         """Blocks in x, y, z for the bound names ``env``."""
@@ -90,11 +111,18 @@ class LaunchRecipe:
         for condition in self.preconditions:
             if not expression(condition.expr)(env):
                 return condition.text
-        return None
+        reasons = (a.map.unmet(a.name, env) for a in self.arguments if a.map is not None)
+        return next((reason for reason in reasons if reason is not None), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data."""
-        return {"schema": SCHEMA, **asdict(self)}
+        data = asdict(self)
+        if self.schema > 1:
+            return {"schema": self.schema, **data}
+        for argument in data["arguments"]:
+            del argument["map"]
+        del data["programmatic"]
+        return {"schema": 1, **data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LaunchRecipe:
@@ -106,16 +134,16 @@ class LaunchRecipe:
         """
         fields = dict(data)
         schema = fields.pop("schema", None)
-        if schema != SCHEMA:
+        if not _is_int(schema) or not 1 <= schema <= SCHEMA:
             raise PackError(
-                f"The launch recipe has schema {schema!r}, but this gemmtune reads {SCHEMA}: upgrade gemmtune."
+                f"The launch recipe has schema {schema!r}, but this gemmtune reads 1 to {SCHEMA}: upgrade gemmtune."
             )
         try:
             recipe = cls(
                 entry=fields.pop("entry"),
                 block=_triple(fields.pop("block")),
                 grid=_triple(fields.pop("grid")),
-                arguments=tuple(Argument(**a) for a in fields.pop("arguments")),
+                arguments=tuple(_argument(a, schema) for a in fields.pop("arguments")),
                 tile=Tile(**fields.pop("tile")),
                 cluster=_triple(fields.pop("cluster")),
                 dynamic_shared=fields.pop("dynamic_shared"),
@@ -123,6 +151,7 @@ class LaunchRecipe:
                 counters=fields.pop("counters"),
                 preconditions=tuple(Precondition(**p) for p in fields.pop("preconditions")),
                 constants=dict(fields.pop("constants")),
+                programmatic=fields.pop("programmatic") if schema > 1 else False,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PackError(f"The launch recipe is malformed: {error!r}.") from None
@@ -134,6 +163,12 @@ class LaunchRecipe:
         return recipe
 
     def _check(self) -> None:
+        everywhere = [c.expr for c in self.preconditions]
+        everywhere += [text for a in self.arguments if a.map for text in (*a.map.extents, a.map.pitch)]
+        _want(
+            not any("sms" in expression(text).names for text in everywhere),
+            "a precondition or tensor map that depends on the device",
+        )
         for text in [*self.grid, self.workspace, self.counters, self.tile.row, self.tile.column]:
             expression(text)
         for condition in self.preconditions:
@@ -160,7 +195,21 @@ class LaunchRecipe:
             _want(a.kind != "scalar" or a.type in SCALAR_TYPES, f"a scalar argument of unknown type {a.type!r}")
             if a.expr:
                 expression(a.expr)
+            _want((a.kind == "tensor_map") == (a.map is not None), f"an argument of kind {a.kind!r} with map {a.map}")
+            if a.map is not None:
+                a.map.check()
+        _want(isinstance(self.programmatic, bool), f"programmatic {self.programmatic!r}")
         _want(all(_is_int(v) for v in self.constants.values()), "a constant that is not an integer")
+
+
+def _argument(data: Mapping[str, Any], schema: int) -> Argument:
+    fields = dict(data)
+    if schema > 1:
+        spec = fields.pop("map")
+        return Argument(**fields, map=None if spec is None else TensorMapSpec.from_json(spec))
+    if "map" in fields:
+        raise ValueError("a tensor map in schema 1")
+    return Argument(**fields)
 
 
 def _want(good: bool, otherwise: str) -> None:

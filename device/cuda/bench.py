@@ -33,7 +33,7 @@ class Bench:
         """Whether the GPU has been brought to its steady state for this problem."""
         self._scratch = StreamScratch(stream.ptr, limit=2**34)
         self._env = {**problem.environment(), **self.operands.scalars}
-        self._baselines: dict[Cache, Replay] = {}
+        self._baselines: dict[tuple[Cache, bool], Replay] = {}
 
     @cached_property
     def _copies(self) -> Copies:
@@ -58,15 +58,17 @@ class Bench:
             out.append(partial(prepared.launch, scratch=self._scratch))
         return out
 
-    def baseline(self, cache: Cache, watch: Stopwatch) -> Replay:
-        """The baseline's graph, made once."""
-        if cache not in self._baselines:
+    def baseline(self, cache: Cache, watch: Stopwatch, *, overlap: bool = False) -> Replay:
+        """The baseline's graph, made once for each way of launching."""
+        if (cache, overlap) not in self._baselines:
             launch = partial(self._baseline.launch, scalars=self.operands.scalars)
             calls: list[Call] = [partial(launch, pointers) for pointers in self.pointers(cache)]
             calls[0](self._stream.ptr)  # loads the library's kernel and allocates its workspace
             us = estimate(calls, watch)
-            self._baselines[cache] = Replay(self._baseline.name, calls, launches_for(us, len(calls)), self._stream)
-        return self._baselines[cache]
+            launches = launches_for(us, len(calls))
+            replay = Replay(self._baseline.name, calls, launches, self._stream, overlap=overlap)
+            self._baselines[cache, overlap] = replay
+        return self._baselines[cache, overlap]
 
 
 def estimate(calls: list[Call], watch: Stopwatch, launches: int = 3) -> float:

@@ -10,6 +10,7 @@ from itertools import groupby
 
 from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
+from gemmtune.device.cuda.contest import Contest
 from gemmtune.device.cuda.heater import Heater
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
@@ -206,19 +207,22 @@ class CudaEngine:
         return [reports[index] for index in range(len(jobs))]
 
     def _race(self, job: Job, kernels: dict[int, tuple[LoadedKernel, Verification | None]]) -> dict[int, Report]:
-        """Time kernels of one problem with the baseline; the first job says how."""
-        bench = self._at(job.problem)
+        """Time kernels of one problem with the baseline; the first job says how, and is told of its peers."""
+        bench, first = self._at(job.problem), next(iter(kernels))
         watch = Stopwatch(self._stream, job.regime, self._monitor)
         baseline, baseline_us = self._baseline(bench, job, watch)
+        contest = Contest(bench, job, self._stream, watch)
         series: dict[int, Series] = {}
         near: dict[Series, float] = {}
         for index, (kernel, _) in kernels.items():
             calls = bench.calls(kernel, job.cache)
             us = estimate(calls, watch, 1)
             us = estimate(calls, watch, 3 if us < 10_000 else 1)
-            series[index] = Series(Replay(f"kernel {index}", calls, launches_for(us, len(calls)), self._stream))
+            launches = launches_for(us, len(calls))
+            series[index] = Series(Replay(f"kernel {index}", calls, launches, self._stream, overlap=job.overlap))
             if us <= FAR * baseline_us:
                 near[series[index]] = us
+        near |= contest.us
         settle({**near, baseline: baseline_us})
         self._warm(watch, bench, [*(s.replay for s in near), baseline.replay])
         interleave(watch, baseline, list(near), FINAL)
@@ -227,11 +231,12 @@ class CudaEngine:
                 for _ in range(FAR_ROUNDS):
                     watch.round([far])
         self._busy_until = time.perf_counter()
-        return {index: _judged(kernels[index][1], measurement(one, baseline, watch)) for index, one in series.items()}
+        judged = {index: _judged(kernels[index][1], measurement(one, baseline, watch)) for index, one in series.items()}
+        return {**judged, first: contest.told(judged[first], series[first])}
 
     def _baseline(self, bench: Bench, job: Job, watch: Stopwatch) -> tuple[Series, float]:
         """The baseline's series, and about what a launch of it takes."""
-        baseline = Series(bench.baseline(job.cache, watch))
+        baseline = Series(bench.baseline(job.cache, watch, overlap=job.overlap))
         us = watch.once(lambda: baseline.replay.launch(self._stream)) / baseline.replay.launches
         return baseline, us
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from gemmtune.device.base import Measurement, Regime
 from gemmtune.device.cuda.nvml import Monitor
+from gemmtune.device.cuda.overlap import OverlappedGraph
 from gemmtune.device.statistics import is_multimodal, median_interval
 from gemmtune.device.toolchain import require_cupy
 
@@ -63,9 +64,14 @@ def launches_for(us: float, copies: int) -> int:
 
 
 class Replay:
-    """A graph of ``launches`` launches, ``calls`` in turn; what they set up must be set up already."""
+    """A graph of ``launches`` launches, ``calls`` in turn; what they set up must be set up already.
 
-    def __init__(self, name: str, calls: Sequence[Callable[[int], None]], launches: int, stream: Any) -> None:
+    ``overlap``: each may begin before the one ahead has ended (:mod:`gemmtune.device.cuda.overlap`).
+    """
+
+    def __init__(
+        self, name: str, calls: Sequence[Callable[[int], None]], launches: int, stream: Any, *, overlap: bool = False
+    ) -> None:
         self.name = name
         self.launches = launches
         stream.begin_capture()
@@ -76,7 +82,8 @@ class Replay:
             with contextlib.suppress(RuntimeError):  # what invalidated the capture is the error to report
                 stream.end_capture()
             raise
-        self._graph = stream.end_capture()
+        captured = stream.end_capture()
+        self._graph = OverlappedGraph(captured, launches) if overlap else captured
         self._graph.upload(stream)
 
     def launch(self, stream: Any) -> None:

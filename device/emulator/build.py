@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,10 @@ from gemmtune.device.emulator.toolchain import CompilerFailure, Toolchain, find_
 from gemmtune.space.errors import CompileError, ToolchainError
 
 NATIVE = Path(__file__).resolve().parent / "native"
-HEADER = "gemmtune/hw.cuh"
-"""The name under which kernel sources include the intrinsics layer."""
+HEADERS = ("hw", "hopper")
+"""The intrinsics layers: kernel sources include ``gemmtune/<name>.cuh``, whose twin is ``native/<name>.h``."""
+
+_BOUNDS = re.compile(r"__launch_bounds__\(([^()]*)\)")
 
 CORE_TIMEOUT = 600.0
 """Seconds; the first run of the ziglang wheel builds its C++ library, about 40 s on two cores."""
@@ -87,7 +90,7 @@ def _directory(key: str) -> Path:
     directory = cache_root() / key
     try:
         (directory / "kernels").mkdir(parents=True, exist_ok=True)
-        (directory / "include" / Path(HEADER).parent).mkdir(parents=True, exist_ok=True)
+        (directory / "include" / "gemmtune").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ToolchainError(
             f"The emulator's cache {directory} cannot be created ({error}): set GEMMTUNE_CACHE to a writable directory."
@@ -126,7 +129,7 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
     flags = (*toolchain.kernel_flags(), f"-D__CUDA_ARCH__={capability * 10}")
     library = directory / "kernels" / f"{_digest(text, entry, flags)}.so"
     arguments = [*flags, f"-I{_include(directory)}", "-shared", "-nostdlib"]
-    source = f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry})\n'
+    source = f'#line 1 "{entry}.cu"\n{text}\nEMU_ENTRY({entry}, {_resident_blocks(text)})\n'
     try:
         return _publish(library, toolchain, arguments, KERNEL_TIMEOUT, source)
     except CompilerFailure as failure:
@@ -138,19 +141,27 @@ def build_kernel(text: str, entry: str, toolchain: Toolchain | None = None, *, c
         raise CompileError(f"Kernel {entry} does not compile for the emulator: {failure.log}") from None
 
 
+def _resident_blocks(text: str) -> str:
+    """The blocks a multiprocessor that the kernel's launch bounds ask for, as a constant expression of its source."""
+    bounds = _BOUNDS.search(text)
+    parts = bounds.group(1).split(",") if bounds else []
+    return parts[1].strip() if len(parts) > 1 else "1"
+
+
 def _include(directory: Path) -> Path:
-    """A folder in which ``gemmtune/hw.cuh`` is the emulator's twin of the intrinsics."""
-    header = directory / "include" / HEADER
-    wanted = f'#include "{NATIVE / "hw.h"}"\n'
-    try:
-        if not header.exists() or header.read_text(encoding="utf-8") != wanted:
-            temporary = header.with_name(f".hw.{os.getpid()}")
-            temporary.write_text(wanted, encoding="utf-8")
-            temporary.replace(header)
-    except OSError as error:
-        raise ToolchainError(
-            f"The emulator's cache {directory} cannot be written ({error}): set GEMMTUNE_CACHE."
-        ) from None
+    """A folder in which the headers of the intrinsics are the emulator's twins of them."""
+    for name in HEADERS:
+        header = directory / "include" / "gemmtune" / f"{name}.cuh"
+        wanted = f'#include "{NATIVE / name}.h"\n'
+        try:
+            if not header.exists() or header.read_text(encoding="utf-8") != wanted:
+                temporary = header.with_name(f".{name}.{os.getpid()}")
+                temporary.write_text(wanted, encoding="utf-8")
+                temporary.replace(header)
+        except OSError as error:
+            raise ToolchainError(
+                f"The emulator's cache {directory} cannot be written ({error}): set GEMMTUNE_CACHE."
+            ) from None
     return directory / "include"
 
 

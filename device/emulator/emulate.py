@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 
 from gemmtune.device.base import Verification
+from gemmtune.device.emulator import tensor_map
 from gemmtune.device.emulator.build import build_kernel
-from gemmtune.device.emulator.launch import SCHEDULES, EmulationFault, KernelLibrary, LaunchCounters, Schedule, launch
+from gemmtune.device.emulator.launch import EmulationFault, KernelLibrary, LaunchCounters, launch
 from gemmtune.device.emulator.operands import Operands, axis_map, output_of, pitches
-from gemmtune.device.emulator.tiles import MAX_BLOCKS, choose_tiles, spans
+from gemmtune.device.emulator.plan import Run as Run
+from gemmtune.device.emulator.plan import plan_runs as plan_runs
+from gemmtune.device.emulator.plan import size_of
+from gemmtune.device.emulator.tiles import ONE_PIECE, all_tiles, choose_tiles, spans
 from gemmtune.device.verify import POISON, Comparison, Limits, compare
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.expression import expression
@@ -37,23 +41,6 @@ _C_TYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Run:
-    """One launch to make.
-
-    The size of the run-time axis, the schedule, the share of the work but at least so many tiles, and what is checked
-    besides the numbers.
-    """
-
-    size: int
-    schedule: Schedule
-    share: float
-    least: int = 1
-    padded: bool = False
-    race_checks: bool = True
-    profile: bool = False
-
-
-@dataclass(frozen=True)
 class Emulation:
     """What became of a kernel.
 
@@ -65,34 +52,6 @@ class Emulation:
     verification: Verification
     fault: str = ""
     counters: Mapping[str, float] = field(default_factory=dict)
-
-
-def plan_runs(problem: Problem, recipe: LaunchRecipe, seed: int) -> list[Run]:
-    """The runs for one kernel.
-
-    Its own size under every schedule, then, where the row axis is free, a size with the other raggedness and padded
-    pitches, and 1. A size whose grid is too large to look at whole is cut down, as ragged as it was.
-    """
-    lowest, highest, random = SCHEDULES
-    own = _size(problem)
-    free = axis_map(problem).row_axis not in recipe.constants
-    blocks = math.prod(recipe.grid_size(problem.environment()))
-    if free and blocks > MAX_BLOCKS:
-        own = max(1, own * MAX_BLOCKS // blocks // recipe.tile.rows - 1) * recipe.tile.rows + own % recipe.tile.rows
-    runs = [
-        Run(own, lowest, 0.3, least=4, profile=True),
-        Run(own, highest, 0.2, least=2, race_checks=False),
-        Run(own, random, 0.2, least=2, race_checks=False),
-    ]
-    if not free:
-        return runs
-    tile = recipe.tile.rows
-    ragged = own % tile != 0
-    other = 2 * tile if ragged else tile + int(np.random.default_rng(seed).integers(1, max(2, tile)))
-    runs.append(Run(other, highest, 0.2, padded=True))
-    if own != 1:
-        runs.append(Run(1, random, 0.1, padded=True, race_checks=False))
-    return runs
 
 
 def emulate(
@@ -130,11 +89,11 @@ def emulate(
     try:
         for run in planned:
             sized = problem
-            if run.size != _size(problem):
+            if run.size != size_of(problem):
                 sized = problem.with_axes(**{axis_map(problem).row_axis: run.size})
             attempt = _Attempt(library, recipe, sized, problem, run, seed + len(checks), int(work * run.share))
             unmet = attempt.unmet()
-            if unmet and run.size != _size(problem):
+            if unmet and run.size != size_of(problem):
                 continue  # this kernel was never meant for that size
             try:
                 if unmet:
@@ -183,10 +142,6 @@ def profile_counters(launched: LaunchCounters) -> dict[str, float]:
     return {"bank_conflict_factor": factor("shared"), "sector_factor": factor("global"), **totals}
 
 
-def _size(problem: Problem) -> int:
-    return problem.axes[axis_map(problem).row_axis]
-
-
 class _WrongNumbers(EmulationFault):
     def __init__(self, message: str, found: Comparison) -> None:
         super().__init__("wrong", message)
@@ -218,12 +173,17 @@ class _Attempt:
         self._library, self._recipe, self._problem, self._run, self._seed = library, recipe, problem, run, seed
         self._lds = pitches(problem, like, padded=run.padded)
         self.label = f"{axis_map(problem).row_axis}={run.size} under the {run.schedule.name} schedule"
+        if run.sms != ONE_PIECE:
+            self.label += f" on {run.sms} multiprocessors"
         shape = output_of(problem).shape
         per_element = problem.flops // (2 * shape[0] * shape[1])
         self._tile_work = per_element * recipe.tile.rows * recipe.tile.columns
         limit = max(run.least, work // max(1, self._tile_work))
-        environment = {**problem.environment(), **{f"ld{name}": ld for name, ld in self._lds.items()}}
-        self._tiles, self._total = choose_tiles(recipe, environment, shape, limit, seed)
+        environment = {**problem.environment(), **{f"ld{name}": ld for name, ld in self._lds.items()}, "sms": run.sms}
+        if run.whole:
+            self._tiles, self._total = all_tiles(recipe, environment, shape)
+        else:
+            self._tiles, self._total = choose_tiles(recipe, environment, shape, limit, seed)
         self._environment = environment
 
     def unmet(self) -> str | None:
@@ -239,25 +199,30 @@ class _Attempt:
         """
         run, at_end = self._run, self._run.schedule.at_end
         rows, columns = spans(self._tiles)
-        operands = Operands.make(self._problem, rows, columns, self._lds, seed=self._seed, at_end=at_end)
+
+        def make(at_end: bool) -> Operands:
+            return Operands.make(self._problem, rows, columns, self._lds, seed=self._seed, at_end=at_end, sms=run.sms)
+
+        operands = make(at_end)
         try:
             if self._recipe.unmet(operands.environment):  # it wants more alignment than an end at the guard gives
                 operands.free()
-                operands = Operands.make(self._problem, rows, columns, self._lds, seed=self._seed, at_end=False)
+                operands = make(at_end=False)
             workspace = operands.scratch("workspace", self._recipe.workspace, at_end=at_end, zero=False)
             counters = operands.scratch("counters", self._recipe.counters, at_end=at_end, zero=True)
-            blocks = [b for tile in self._tiles for b in tile.blocks]
+            blocks = list(dict.fromkeys(b for tile in self._tiles for b in tile.blocks))
             launched = launch(
                 self._library,
                 grid=self._recipe.grid_size(operands.environment),
                 block=self._recipe.block,
+                cluster=self._recipe.cluster,
                 arguments=self._arguments(operands, workspace, counters),
                 buffers=list(operands.buffers.values()),
                 blocks=blocks,
                 dynamic_shared=self._recipe.dynamic_shared,
                 schedule=run.schedule,
                 race_checks=run.race_checks,
-                profiled=self._tiles[-1].blocks[0] if run.profile else None,
+                profiled=(self._tiles[-1].blocks or blocks)[0] if run.profile else None,
                 budget=20_000_000 + 8 * self._tile_work * len(self._tiles),
             )
             if counters is not None and counters.view(np.dtype(np.uint8)).any():
@@ -271,6 +236,9 @@ class _Attempt:
         for argument in self._recipe.arguments:
             if argument.kind == "pointer":
                 out.append(ctypes.c_void_p(operands.buffers[argument.name].address))
+            elif argument.map is not None:
+                address = operands.buffers[argument.name].address
+                out.append(tensor_map.encode(argument.map.bind(operands.environment), address))
             elif argument.kind == "scalar":
                 env = operands.environment
                 value = expression(argument.expr)(env) if argument.expr else env.get(argument.name)

@@ -51,13 +51,17 @@ class Schedule:
     seed: int = 1
     at_end: bool = True
 
-    def order(self, blocks: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """The order in which blocks run."""
-        if self.policy is Policy.LOWEST_FIRST:
-            return list(blocks)
+    def order(
+        self, blocks: Sequence[tuple[int, int, int]], cluster: tuple[int, int, int] = (1, 1, 1)
+    ) -> list[tuple[int, int, int]]:
+        """The order in which blocks run: whole clusters, each in the order of its ranks (x first)."""
+        firsts = list(dict.fromkeys(tuple(i // c * c for i, c in zip(b, cluster, strict=True)) for b in blocks))
         if self.policy is Policy.HIGHEST_FIRST:
-            return list(blocks)[::-1]
-        return [blocks[i] for i in np.random.default_rng(self.seed).permutation(len(blocks))]
+            firsts.reverse()
+        elif self.policy is Policy.RANDOM_PRIORITY:
+            firsts = [firsts[i] for i in np.random.default_rng(self.seed).permutation(len(firsts))]
+        within = [(x, y, z) for z in range(cluster[2]) for y in range(cluster[1]) for x in range(cluster[0])]
+        return [(x + i, y + j, z + k) for x, y, z in firsts for i, j, k in within]
 
 
 SCHEDULES = (
@@ -70,8 +74,9 @@ SCHEDULES = (
 class EmulationFault(LaunchError):
     """What a kernel did wrong while it ran.
 
-    ``kind``: race, deadlock, out_of_bounds, misaligned, divergence, budget, crash, invalid, out_of_memory. The message
-    names block, thread and line of the source.
+    ``kind``: race, deadlock, out_of_bounds, misaligned, divergence, budget, crash, invalid, out_of_memory, protocol
+    (misuse of what is asynchronous: mbarriers, TMA, wgmma, clusters). The message names block, thread and line of the
+    source.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -97,7 +102,9 @@ class _Request(ctypes.Structure):
         ("arguments", ctypes.c_void_p),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
+        ("resident_blocks", ctypes.c_uint32),
         ("static_shared", ctypes.c_void_p),
         ("static_bytes", ctypes.c_uint64),
         ("block_ids", ctypes.c_void_p),
@@ -240,6 +247,7 @@ class KernelLibrary:
         for name in ("emu_shared_begin", "emu_shared_end"):
             getattr(self._library, name).restype = ctypes.c_void_p
         self.entry: int = ctypes.cast(self._library[symbol], ctypes.c_void_p).value or 0
+        self.resident_blocks = int(self._library.emu_resident_blocks())
         self.static_begin: int = self._library.emu_shared_begin() or 0
         self.static_bytes: int = (self._library.emu_shared_end() or 0) - self.static_begin
 
@@ -257,6 +265,7 @@ def launch(
     *,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
+    cluster: tuple[int, int, int] = (1, 1, 1),
     arguments: Sequence[Any],
     buffers: Sequence[Buffer] = (),
     blocks: Sequence[tuple[int, int, int]] | None = None,
@@ -272,6 +281,7 @@ def launch(
         library: the kernel.
         grid: its size in x, y, z, as the kernel sees it whichever blocks run.
         block: threads in x, y, z.
+        cluster: blocks of a cluster in x, y, z: they run together, and a block brings its whole cluster along.
         arguments: ctypes values, in order.
         buffers: the global memory that the kernel may touch.
         blocks: block indices; by default all.
@@ -286,7 +296,9 @@ def launch(
     """
     if blocks is None:
         blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
-    ordered = schedule.order(blocks)
+    if any(size % step for size, step in zip(grid, cluster, strict=True)):
+        raise EmulationFault("invalid", f"a grid of {grid} blocks is no multiple of the cluster {cluster}")
+    ordered = schedule.order(blocks, cluster)
     ids = np.ascontiguousarray(np.array(ordered, np.uint32).reshape(-1, 3))
     pointers = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
     spans = (_Span * max(1, len(buffers)))(
@@ -297,7 +309,9 @@ def launch(
         arguments=ctypes.addressof(pointers),
         grid=grid,
         block=block,
+        cluster=cluster,
         dynamic_shared=dynamic_shared,
+        resident_blocks=library.resident_blocks,
         static_shared=library.static_begin,
         static_bytes=library.static_bytes,
         block_ids=ids.ctypes.data,

@@ -102,14 +102,25 @@ class Operands:
 
     @classmethod
     def make(
-        cls, problem: Problem, rows: Array, columns: Array, lds: Mapping[str, int], *, seed: int, at_end: bool
+        cls,
+        problem: Problem,
+        rows: Array,
+        columns: Array,
+        lds: Mapping[str, int],
+        *,
+        seed: int,
+        at_end: bool,
+        sms: int = 1,
     ) -> Operands:
-        """Allocate the buffers and fill in what ``rows`` x ``columns`` of the output depend on."""
+        """Allocate the buffers and fill in what ``rows`` x ``columns`` of the output depend on.
+
+        ``sms`` is what the recipe is told of the device: its multiprocessors.
+        """
         axes = axis_map(problem)
         compact = problem.with_axes(**{axes.row_axis: len(rows), axes.column_axis: len(columns)})
         arrays = compact.inputs(seed)
         buffers: dict[str, Buffer] = {}
-        environment = {**problem.environment(), **{f"ld{name}": ld for name, ld in lds.items()}}
+        environment = {**problem.environment(), **{f"ld{name}": ld for name, ld in lds.items()}, "sms": sms}
         environment |= {name: array.item() for name, array in arrays.items() if array.ndim == 0}
         indices = {ROWS: rows, COLUMNS: columns}
         try:

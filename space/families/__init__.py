@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmtune.space.errors import UnknownNameError, UnsupportedError
+from gemmtune.space.families.hopper import Hopper, HopperProgrammatic
 from gemmtune.space.families.mma import Mma
 from gemmtune.space.families.naive import Naive
 from gemmtune.space.families.simt import Simt
+from gemmtune.space.families.skinny import Skinny
 from gemmtune.space.family import Family
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
-FAMILIES: dict[str, Family] = {f.name: f for f in (Simt(), Mma(), Naive())}
+FAMILIES: dict[str, Family] = {f.name: f for f in (Simt(), Mma(), Hopper(), HopperProgrammatic(), Skinny(), Naive())}
 """Every family, searchable or not."""
 
 

@@ -43,7 +43,9 @@ def test_one_kernel_of_each_family_compiles_for_each_architecture(gpu, family) -
     reason = family.unsupported(problem, gpu)
     if reason:
         pytest.skip(reason)
-    configuration = middle(Space(problem, gpu, [family])) if family.searchable else Configuration.of(family.name, {})
+    configuration = (
+        middle(Space(problem, gpu, [family])) if family.parameters(problem, gpu) else Configuration.of(family.name, {})
+    )
     kernel = compile_kernel(render(problem, configuration), gpu.arch)
     assert kernel.cubin.startswith(b"\x7fELF")
     assert kernel.resources is not None

@@ -51,6 +51,7 @@ class Driver:
 def loaded(r: LaunchRecipe, driver: Any) -> LoadedKernel:
     kernel = object.__new__(LoadedKernel)
     kernel.recipe, kernel.shared, kernel.function, kernel.launch_kernel = r, r.dynamic_shared, 77, driver
+    kernel.sms = 132
     return kernel
 
 

@@ -332,7 +332,7 @@ def test_newer_schemas(files: dict[str, bytes]) -> None:
     rejects(resealed(files, schema=2), "upgrade")
     rejects(edited(files, "dispatch.json", lambda d: d.update(schema=2)), "upgrade")
     rejects(edited(files, kernel_file(files), lambda d: d.update(schema=99)), "upgrade")
-    rejects(edited(files, kernel_file(files), lambda d: d["recipe"].update(schema=2)), "upgrade")
+    rejects(edited(files, kernel_file(files), lambda d: d["recipe"].update(schema=3)), "upgrade")
 
 
 @pytest.mark.parametrize(

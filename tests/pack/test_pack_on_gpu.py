@@ -83,7 +83,7 @@ def _kernel(problem: Gemm, compiled: CompiledKernel) -> Kernel:
         compiled.cubin_sha256, compiled.recipe, compiled.configuration, problem, compiled.arch, compiled.nvrtc,
         compiled.source.template_hash, 0, 0,
     )  # fmt: skip
-    check_launch(kernel, problem)
+    check_launch(kernel, problem, identity(0).key)
     return kernel
 
 

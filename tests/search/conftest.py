@@ -4,10 +4,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources
-from gemmtune.device.base import Measurement, Outcome, Report, Verification
+from gemmtune.device.base import Excerpt, Measurement, Outcome, Report, Verification
+from gemmtune.device.verify import sample_axis
 from gemmtune.space import families
 from gemmtune.space.configuration import Parameter
 from gemmtune.space.constraint import Constraint
@@ -168,7 +170,7 @@ def toys(toy, monkeypatch, tmp_path):
     monkeypatch.setattr(families, "FAMILIES", {"toy": toy})
     monkeypatch.setattr("gemmtune.search.study.CompilePool", lambda *a, **k: FakePool())
     monkeypatch.setattr("gemmtune.search.recording.baseline_name", lambda problem: "cublas")
-    for module in ("study", "benchmark"):
+    for module in ("study", "result_file"):
         monkeypatch.setattr(f"gemmtune.search.{module}.nvrtc_version", lambda: "13.0")
     monkeypatch.setenv("GEMMTUNE_CACHE", str(tmp_path / "cache"))
     return toy
@@ -192,6 +194,27 @@ def fake_device():
 @pytest.fixture
 def fake_pool():
     return FakePool
+
+
+def excerpt_of(problem, names=("kernel",), count=24, seed=0):
+    """What a device that computes rightly hands back: every output is the reference, rounded to the output's type."""
+    rng = np.random.default_rng(seed)
+    arrays = problem.inputs(seed)
+    rows, columns = (sample_axis(size, count, rng) for size in (problem.m, problem.n))
+    kept = dict(arrays)
+    kept["a"] = arrays["a"][rows] if problem.layout[0] == "n" else arrays["a"][:, rows]
+    kept["b"] = arrays["b"][:, columns] if problem.layout[1] == "n" else arrays["b"][columns]
+    if "c" in kept:
+        kept["c"] = arrays["c"][np.ix_(rows, columns)]
+    if "bias" in kept:
+        kept["bias"] = arrays["bias"][:, columns]
+    d = problem.reference(arrays, rows, columns)[0].astype(problem.out.np)
+    return Excerpt(rows, columns, kept, {name: d.copy() for name in names})
+
+
+@pytest.fixture(scope="session")
+def excerpt():
+    return excerpt_of
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ void copy_async(void* shared, const void* global, int bytes, int source_bytes, i
   if (offset < 0 || (uintptr_t)shared % bytes) bad_shared_access(shared, (u64)bytes, (u64)bytes, SHARED_WRITE, line);
   if ((uintptr_t)global % bytes) bad_global_access(global, (u64)bytes, (u64)bytes, GLOBAL_READ, line);
   if (source_bytes) global_access(global, (u32)source_bytes, 1, GLOBAL_READ, line);
-  if (state.race_checks) race_copy_issued(offset, (u32)bytes, line);
+  if (state.race_checks) race_copy_issued(offset, (u32)bytes, line), proxy_write(offset, (u32)bytes, line);
   if (state.profile) profile_access(shared, (u32)bytes, SHARED_WRITE, line);
   state.counters.copies++;
   const AsyncCopy copy{(u8*)shared, (const u8*)global, bytes, source_bytes, line};

@@ -61,6 +61,7 @@ void observe(const void* p, u32 bytes, Access access, int line) {
   if (access == GLOBAL_WRITE) race_global_store(line);
   if (access == GLOBAL_READ) race_global_read(p, line);
   if (access >= SHARED_READ) race_access(shared_offset(p, bytes), bytes, access == SHARED_WRITE, line);
+  if (access == SHARED_WRITE) proxy_write(shared_offset(p, bytes), bytes, line);
 }
 
 u32 atomic_increment(u32* p, u32 last, int line) {

@@ -19,33 +19,32 @@ State state;
 
 namespace {
 
-u8* stacks = nullptr;  // MAX_THREADS stacks, each with an inaccessible lowest page
+u8* stacks = nullptr;  // MAX_FIBERS stacks, each with an inaccessible lowest page
+u32 protected_stacks = 0;
 
 }  // namespace
 
-bool prepare_stacks() {
-  if (stacks) return true;
-  void* whole = mmap(nullptr, MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (whole == MAP_FAILED) return false;
-  for (u32 i = 0; i < MAX_THREADS; i++)
-    if (mprotect((u8*)whole + i * STACK_BYTES, PAGE, PROT_NONE)) {
-      munmap(whole, MAX_THREADS * STACK_BYTES);
-      return false;
-    }
-  stacks = (u8*)whole;
+bool prepare_stacks(u32 count) {
+  if (!stacks) {
+    void* whole = mmap(nullptr, MAX_FIBERS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (whole == MAP_FAILED) return false;
+    stacks = (u8*)whole;
+  }
+  for (; protected_stacks < count; protected_stacks++)
+    if (mprotect(stacks + protected_stacks * STACK_BYTES, PAGE, PROT_NONE)) return false;
   return true;
 }
 
 bool on_fiber_stack(const u8* address, u32* thread) {
-  if (!stacks || address < stacks || address >= stacks + MAX_THREADS * STACK_BYTES) return false;
-  *thread = (u32)((address - stacks) / STACK_BYTES);
+  if (!stacks || address < stacks || address >= stacks + MAX_FIBERS * STACK_BYTES) return false;
+  *thread = (u32)((address - stacks) / STACK_BYTES) % state.thread_count;
   return true;
 }
 
 // Whether the running thread has left its stack: it met the page below, or its stack pointer (null where unknown) has
 // leapt past that page, in which case the address may be anything's.
 bool stack_ran_out(const u8* address, const u8* stack_pointer) {
-  const u8* lowest = stacks + me()->index * STACK_BYTES;
+  const u8* lowest = stacks + me()->fiber * STACK_BYTES;
   if (address >= lowest && address < lowest + PAGE) return true;
   return stack_pointer && (stack_pointer < lowest + PAGE || stack_pointer > lowest + STACK_BYTES);
 }
@@ -53,23 +52,24 @@ bool stack_ran_out(const u8* address, const u8* stack_pointer) {
 #ifdef EMU_UCONTEXT
 
 namespace {
-ucontext_t contexts[MAX_THREADS], launcher_context;
+ucontext_t contexts[MAX_FIBERS], launcher_context;
 }
 
 void prepare_fiber(Thread& thread, void (*body)()) {
-  ucontext_t& context = contexts[thread.index];
+  ucontext_t& context = contexts[thread.fiber];
   getcontext(&context);
-  context.uc_stack.ss_sp = stacks + thread.index * STACK_BYTES + PAGE;
+  context.uc_stack.ss_sp = stacks + thread.fiber * STACK_BYTES + PAGE;
   context.uc_stack.ss_size = STACK_BYTES - PAGE;
   context.uc_link = nullptr;
   makecontext(&context, body, 0);
 }
 
 void switch_to(Thread* next) {
-  ucontext_t& from = contexts[current->index];
+  ucontext_t& from = contexts[me()->fiber];
+  if (next->home != state.home) enter_block(*next->home);
   current = next;
   state.counters.switches++;
-  swapcontext(&from, &contexts[next->index]);
+  swapcontext(&from, &contexts[next->fiber]);
 }
 
 void leave_to_launcher() {
@@ -79,8 +79,9 @@ void leave_to_launcher() {
 }
 
 void run_from_launcher(Thread* first) {
+  enter_block(*first->home);
   current = first;
-  swapcontext(&launcher_context, &contexts[first->index]);
+  swapcontext(&launcher_context, &contexts[first->fiber]);
 }
 
 #else
@@ -118,8 +119,8 @@ void* launcher_stack_pointer = nullptr;
 
 void prepare_fiber(Thread& thread, void (*body)()) {
   // Tops are staggered: stacks at equal offsets within pages would fight for the same cache sets.
-  const u64 stagger = (thread.index * 7 % 64) * 64;
-  u8* top = stacks + (thread.index + 1) * STACK_BYTES - stagger;
+  const u64 stagger = (thread.fiber * 7 % 64) * 64;
+  u8* top = stacks + (thread.fiber + 1) * STACK_BYTES - stagger;
   void** sp = (void**)((uintptr_t)top & ~(uintptr_t)15);
   *--sp = nullptr;  // the return address of body, which never returns
   *--sp = (void*)body;
@@ -129,6 +130,7 @@ void prepare_fiber(Thread& thread, void (*body)()) {
 
 void switch_to(Thread* next) {
   Thread* from = me();
+  if (next->home != state.home) enter_block(*next->home);
   current = next;
   state.counters.switches++;
   emu_switch(&from->stack_pointer, next->stack_pointer);
@@ -142,6 +144,7 @@ void leave_to_launcher() {
 }
 
 void run_from_launcher(Thread* first) {
+  enter_block(*first->home);
   current = first;
   emu_switch(&launcher_stack_pointer, first->stack_pointer);
 }

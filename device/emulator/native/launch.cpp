@@ -14,11 +14,11 @@ namespace {
 struct Request {
   void (*entry)(void**);
   void** arguments;
-  u32 grid[3], block[3];
-  u32 dynamic_shared;
+  u32 grid[3], block[3], cluster[3];
+  u32 dynamic_shared, resident_blocks;
   u8* static_shared;
   u64 static_bytes;
-  const u32* block_ids;  // count triples: the blocks to run, in this order
+  const u32* block_ids;  // count triples: the blocks to run, in this order, a cluster's in the order of their ranks
   u64 block_count;
   const emu::Span* spans;
   u32 span_count;
@@ -35,43 +35,51 @@ struct Result {
 };
 
 emu::Thread* threads = nullptr;
-u8* shared_map = nullptr;
+u8* shared_maps[emu::MAX_CLUSTER];
 
-bool prepare() {
-  if (!threads) threads = new emu::Thread[emu::MAX_THREADS];
-  if (!shared_map) shared_map = emu::map_guarded(emu::SHARED_MAP);
-  return shared_map && emu::prepare_stacks();
+bool prepare(u32 cluster, u32 count) {
+  if (!threads) threads = new emu::Thread[emu::MAX_FIBERS];
+  for (u32 i = 0; i < cluster; i++)
+    if (!shared_maps[i] && !(shared_maps[i] = emu::map_guarded(emu::SHARED_MAP))) return false;
+  return emu::prepare_stacks(cluster * count);
 }
 
 u64 padded_shared() { return (emu::state.shared_bytes + 1023) / 1024 * 1024; }
 
-void begin_block(const Request& request, u64 position) {
+void begin_cluster(const Request& request, u64 position) {
   emu::State& s = emu::state;
-  const u32* id = request.block_ids + 3 * position;
-  s.block_idx = {id[0], id[1], id[2]};
   s.random = (request.seed + 1) * 0x9E3779B97F4A7C15ull ^ (position + 1) * 0xD1B54A32D192ED03ull;
   if (!s.random) s.random = 1;
   for (int i = 0; i < 4; i++) s.next_random();
-  memset(s.shared, emu::POISON, padded_shared());
   if (s.static_bytes) memset(s.static_shared, emu::POISON, s.static_bytes);
-  s.profile = (i64)position == request.profiled_block;
-  s.observed = s.race_checks || s.profile;
-  if (s.race_checks) emu::race_begin_block();
-  if (s.profile) emu::profile_begin_block();
+  if (s.race_checks) emu::race_begin_cluster();
+  emu::begin_barriers();
+  for (u32 rank = 0; rank < s.cluster_size; rank++) {
+    emu::BlockState& b = s.blocks[rank];
+    const u32* id = request.block_ids + 3 * (position + rank);
+    b.rank = rank;
+    b.block_idx = {id[0], id[1], id[2]};
+    b.threads = threads + rank * s.thread_count;
+    b.shared = shared_maps[rank] + emu::SHARED_MAP - padded_shared();
+    b.profiled = (i64)(position + rank) == request.profiled_block;
+    memset(b.shared, emu::POISON, padded_shared());
+    emu::begin_hopper(b);
+    if (b.profiled) emu::profile_begin_block();
+  }
 }
 
-void end_block() {
+void end_block(emu::BlockState& b) {
   emu::State& s = emu::state;
   s.counters.blocks++;
-  const u8* end = s.shared + padded_shared();
-  const u8* altered = emu::first_altered(s.shared + s.shared_bytes, end);
+  const u8* end = b.shared + padded_shared();
+  const u8* altered = emu::first_altered(b.shared + s.shared_bytes, end);
   if (altered) {
     char text[200];
     snprintf(text, sizeof text, "block (%u,%u,%u): something wrote past the end of shared memory, at byte %lld of %u",
-             s.block_idx.x, s.block_idx.y, s.block_idx.z, (i64)(altered - s.shared), s.shared_bytes);
+             b.block_idx.x, b.block_idx.y, b.block_idx.z, (i64)(altered - b.shared), s.shared_bytes);
     emu::note_fault("out_of_bounds", text);
   }
-  if (s.profile && s.fault_kind.empty()) emu::profile_end_block();
+  if (b.profiled && s.fault_kind.empty()) emu::profile_end_block();
 }
 
 }  // namespace
@@ -105,17 +113,22 @@ EMU_API void emu_launch(const Request* request, Result* result) {
   s.fault_kind.clear();
   s.fault_message.clear();
   const u64 count = (u64)request->block[0] * request->block[1] * request->block[2];
-  if (!prepare())
-    emu::note_fault("out_of_memory", "the host has no address space left for shared memory and stacks");
+  const u64 cluster = (u64)request->cluster[0] * request->cluster[1] * request->cluster[2];
+  if (!cluster || cluster > emu::MAX_CLUSTER || cluster * count > emu::MAX_FIBERS || request->block_count % cluster)
+    emu::note_fault("invalid", "a cluster of " + std::to_string(cluster) + " blocks of " + std::to_string(count) + " threads cannot be launched");
+  else if (cluster > 1 && request->static_bytes)
+    emu::note_fault("invalid", "a kernel of clusters may not have __shared__ variables: use HW_SHARED");
   else if (!count || count > emu::MAX_THREADS || request->dynamic_shared > emu::SHARED_MAP || request->static_bytes > emu::SHARED_MAP)
     emu::note_fault("invalid", "a block of " + std::to_string(count) + " threads with " + std::to_string(request->dynamic_shared) +
                                    " bytes of shared memory cannot be launched");
-  s.threads = threads;
+  else if (!prepare((u32)cluster, (u32)count))
+    emu::note_fault("out_of_memory", "the host has no address space left for shared memory and stacks");
+  s.cluster_size = s.fault_kind.empty() ? (u32)cluster : 1;
   s.thread_count = (u32)count;
   s.block_dim = {request->block[0], request->block[1], request->block[2]};
   s.grid_dim = {request->grid[0], request->grid[1], request->grid[2]};
   s.shared_bytes = request->dynamic_shared;
-  s.shared = shared_map + emu::SHARED_MAP - padded_shared();
+  s.resident_blocks = request->resident_blocks ? request->resident_blocks : 1;
   s.static_shared = request->static_shared;
   s.static_bytes = (u32)request->static_bytes;
   s.spans = request->spans, s.span_count = request->span_count;
@@ -130,10 +143,10 @@ EMU_API void emu_launch(const Request* request, Result* result) {
   emu::profile_reset();
   if (s.race_checks) emu::race_begin_launch();
   emu::install_signal_handlers();
-  for (u64 i = 0; i < request->block_count && s.fault_kind.empty(); i++) {
-    begin_block(*request, i);
-    emu::schedule_block();
-    end_block();
+  for (u64 i = 0; i < request->block_count && s.fault_kind.empty(); i += cluster) {
+    begin_cluster(*request, i);
+    emu::schedule_cluster();
+    for (u32 rank = 0; rank < cluster; rank++) end_block(s.blocks[rank]);
   }
   emu::restore_signal_handlers();
   snprintf(result->kind, sizeof result->kind, "%s", s.fault_kind.c_str());

@@ -1,4 +1,4 @@
-// Warp collectives: the rendezvous of lanes, shuffles, ldmatrix and mma.sync.
+// Warp collectives: the rendezvous of lanes, shuffles, ldmatrix, stmatrix and mma.sync.
 //
 // Lanes that reach a collective wait until all lanes of its mask have come; the last one does the work for all.
 // Fragment layouts: PTX ISA, "Matrix fragments for mma.m16n8k8" and "... m16n8k16", and "ldmatrix". With g = lane / 4
@@ -17,10 +17,10 @@ void warp_collective(u32 mask, Collective operation, void* argument, const char*
   maybe_preempt();
   if (!(mask & bit)) fail("divergence", "lane %u calls %s in line %d with mask %08x, which leaves it out", self->lane, name, line, mask);
   PendingCollective* pending = nullptr;
-  for (auto& p : state.warps[self->warp].pending)
+  for (auto& p : home().warps[self->warp].pending)
     if (p.used && (p.mask & mask)) pending = &p;
   if (!pending) {
-    for (auto& p : state.warps[self->warp].pending)
+    for (auto& p : home().warps[self->warp].pending)
       if (!p.used) pending = &p;
     if (!pending) fail("divergence", "warp %u has parted into more than 4 groups at %s in line %d", self->warp, name, line);
     pending->used = true, pending->mask = mask, pending->arrived = 0;
@@ -36,7 +36,7 @@ void warp_collective(u32 mask, Collective operation, void* argument, const char*
   state.counters.collectives++;
   pending->used = false;
   operation(pending->arguments, mask);
-  state.ready.add_lanes(self->warp, mask);
+  home().ready.add_lanes(self->warp, mask);
 }
 
 void warp_barrier(void**, u32 mask) { race_warp_synced(current->warp, mask); }
@@ -70,6 +70,25 @@ template <int COUNT, bool TRANSPOSED> void ldmatrix(void** arguments) {
     for (int i = 0; i < COUNT; i++)
       r[i] = TRANSPOSED ? matrix[i][t][g] | (u32)matrix[i][t + 1][g] << 16 : matrix[i][g][t] | (u32)matrix[i][g][t + 1] << 16;
   }
+}
+
+// The way back: lane l / 4 of the fragment holds a row (transposed: a column) of each of the 4 matrices.
+template <bool TRANSPOSED> void stmatrix(void** arguments) {
+  u16 matrix[4][8][8];
+  for (int lane = 0; lane < (int)WARP; lane++) {
+    const u32* r = ((StmatrixArgument*)arguments[lane])->registers;
+    const int g = lane / 4, t = lane % 4 * 2;
+    for (int i = 0; i < 4; i++)
+      for (int j = 0; j < 2; j++) (TRANSPOSED ? matrix[i][t + j][g] : matrix[i][g][t + j]) = (u16)(r[i] >> 16 * j);
+  }
+  Thread* const last = me();
+  for (int lane = 0; lane < (int)WARP; lane++) {
+    auto* a = (StmatrixArgument*)arguments[lane];
+    current = &state.threads[last->warp * WARP + lane];  // the access, and a fault, is that of the addressing lane
+    shared_access(a->row, 16, 16, SHARED_WRITE, a->line);
+    memcpy(a->row, matrix[lane / 8][lane % 8], 16);
+  }
+  current = last;
 }
 
 // ---------------------------------------------------------------- mma
@@ -115,6 +134,9 @@ void ldmatrix_x2(void** arguments, u32) { ldmatrix<2, false>(arguments); }
 void ldmatrix_x2_trans(void** arguments, u32) { ldmatrix<2, true>(arguments); }
 void ldmatrix_x4(void** arguments, u32) { ldmatrix<4, false>(arguments); }
 void ldmatrix_x4_trans(void** arguments, u32) { ldmatrix<4, true>(arguments); }
+
+void stmatrix_x4(void** arguments, u32) { stmatrix<false>(arguments); }
+void stmatrix_x4_trans(void** arguments, u32) { stmatrix<true>(arguments); }
 
 void mma_k8_f16(void** arguments, u32) { mma_16bit<8, float_from_half>(arguments); }
 void mma_k16_f16(void** arguments, u32) { mma_16bit<16, float_from_half>(arguments); }

@@ -1,4 +1,4 @@
-"""``gemmtune bench``: the best known kernel against cuBLAS and a naive kernel, and result files."""
+"""``gemmtune bench``: the best known kernel against cuBLAS and other peers, suites of shapes, and result files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gemmtune.cli import inputs, options, output
-from gemmtune.space.errors import ProblemError
+from gemmtune.cli.bench_table import show_rows
+from gemmtune.space.errors import ProblemError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gemmtune.device.base import Cache, Regime
     from gemmtune.search.results import BenchRow
+    from gemmtune.search.suite import Suite
     from gemmtune.space.problem import Problem
 
 
@@ -23,6 +25,8 @@ _ESTIMATES = (
     "ESTIMATES, not measurements: kernels were proved right by an emulator, and their times come from a cost model. "
     "cuBLAS runs on a GPU alone, and is left out."
 )
+_LAUNCHES = {"any": None, "plain": False, "programmatic": True}
+_SUITE_PEERS = "cublaslt16,triton,deepgemm"
 
 
 def bench(
@@ -31,6 +35,13 @@ def bench(
     n: options.N = None,
     k: options.K = None,
     shape_files: options.ShapeFiles = None,
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", metavar="FILE", help="Every shape of a TOML file, with means for each of its tables."),
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option("--groups", metavar="A,B", help="Only these tables of the suite.")
+    ] = None,
     dtype: options.DTypes = None,
     out_dtype: options.OutDType = None,
     layout: options.Layout = "nt",
@@ -38,55 +49,106 @@ def bench(
     pack: Annotated[
         str | None, typer.Option("--pack", metavar="NAME.kpack", help="Kernels of this pack instead of the history's.")
     ] = None,
+    candidate: Annotated[
+        bool, typer.Option("--candidate", help="Time our own kernel too where the pack dispatches to the baseline.")
+    ] = False,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            "--peers",
+            metavar="A,B",
+            help="Beside cuBLAS: naive, cublaslt16 (best of cuBLASLt's first 16), triton, deepgemm, or none; what is "
+            f"not installed is left out.  [default: naive; of a suite {_SUITE_PEERS}]",
+        ),
+    ] = None,
+    launch: Annotated[
+        str,
+        typer.Option(
+            "--launch",
+            metavar="any|plain|programmatic",
+            help="Only kernels that overlap their launches (programmatic), or only such that do not.",
+        ),
+    ] = "any",
     device: options.Device = None,
     db: options.Database = None,
     regime: options.Regime = "sustained",
     cache: options.Cache = "cold",
     result_file: Annotated[
-        str | None, typer.Option("--output", metavar="FILE", help="Also write the rows as a result file (JSON).")
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Also write the rows as a result file (JSON); rows of a suite join those of another regime in it.",
+        ),
     ] = None,
     summary: Annotated[
         str | None, typer.Option("--summary", metavar="FILE", help="Only print a result file's table and means.")
     ] = None,
 ) -> None:
-    """Time the best known kernel beside cuBLAS and a naive one, in one interleaved run.
+    """Time the best known kernel beside cuBLAS and other peers, in one interleaved run.
 
     Shows microseconds, TFLOP/s, the fraction of the floor (what no kernel beats), and the error with its bound.
     """
     if summary is not None:
         _summarise_file(summary)
         return
-    wanted = inputs.problems(
-        inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
-    )
+    if launch not in _LAUNCHES:
+        raise SettingError(f"The launch {launch!r} does not exist: choose one of {', '.join(_LAUNCHES)}.")
+    listed = _suite(suite, groups)
+    extra = [] if listed is None else listed.shapes
+    given = shapes or m or n or k or shape_files
+    typed = inputs.read_shapes(shapes or (), m, n, k, shape_files or ()) if given or listed is None else []
+    wanted = inputs.problems([*typed, *extra], dtype or ["bf16"], out_dtype, layout, epilogue)
     if result_file is not None:
         inputs.check_destination(result_file)
 
     from gemmtune.db import History
     from gemmtune.device import open_device
-    from gemmtune.search.benchmark import benchmark, write_result_file
+    from gemmtune.search.benchmark import benchmark
+    from gemmtune.search.result_file import earlier_rows, joined, write_result_file
 
     failures: list[str] = []
+    notes: list[str] = []
+    rows: list[BenchRow] = []
     with closing(open_device(device)) as where, History(db) as history:
+        earlier = earlier_rows(result_file, where) if result_file is not None and listed is not None else ()
+
+        def write() -> None:
+            if result_file is not None and rows:
+                write_result_file(result_file, joined(earlier, rows), device=where, notes=[*notes, *failures])
+
         with output.busy("looking up the best kernels") as say:
-            rows = benchmark(
+
+            def finished(row: BenchRow) -> None:
+                rows.append(row if listed is None else listed.grouped(row))
+                if listed is not None:
+                    write()  # a suite takes minutes: whoever stops it keeps what is there
+                say(f"{row.problem.key} done")
+
+            benchmark(
                 wanted,
                 where,
                 history,
                 pack,
                 regime=cast("Regime", regime),  # checked there, with a message that lists the choices
                 cache=cast("Cache", cache),
-                finished=lambda row: say(f"{row.problem.key} done"),
+                peers=_peers(peers, "naive" if listed is None else _SUITE_PEERS),
+                candidate=candidate,
+                programmatic=_LAUNCHES[launch],
+                finished=finished,
                 failed=lambda problem, error: failures.append(_about(problem, error)),
+                noted=notes.append,
             )
         if rows:
             if any(row.estimated for row in rows):
                 output.say(_ESTIMATES)
             show_rows(rows)
+        for sentence in _once(notes):
+            output.note(sentence)
         for sentence in failures:
             output.error(sentence)
         if rows and result_file is not None:
-            write_result_file(result_file, rows, device=where)
+            write()
             print()
             output.say(
                 f"Written to {result_file}: 'gemmtune bench --summary {shlex.quote(result_file)}' prints it again."
@@ -95,62 +157,36 @@ def bench(
         raise typer.Exit(1)
 
 
+def _suite(path: str | None, groups: str | None) -> Suite | None:
+    if path is None:
+        if groups is not None:
+            raise ProblemError("The option --groups chooses tables of a suite: give --suite FILE too.")
+        return None
+    from gemmtune.search.suite import read_suite
+
+    return read_suite(path, _listed(groups or ""))
+
+
+def _peers(text: str | None, default: str) -> list[str]:
+    return [] if text == "none" else _listed(default if text is None else text)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _once(notes: Sequence[str]) -> list[str]:
+    """What was said of several problems in the same words, once."""
+    said: dict[str, list[str]] = {}
+    for sentence in notes:
+        key, mark, rest = sentence.partition(": ")
+        said.setdefault(rest if mark else sentence, []).append(key)
+    return [f"{keys[0]}: {rest}" if len(keys) == 1 else f"{len(keys)} problems: {rest}" for rest, keys in said.items()]
+
+
 def _about(problem: Problem, error: Exception) -> str:
     sentence = str(error)
     return sentence if problem.key in sentence else f"{problem.key}: {sentence}"
-
-
-def show_rows(rows: Sequence[BenchRow]) -> None:
-    """The table, then the geometric means where there is more than one row."""
-    from gemmtune.search.results import summarise
-
-    peers = list(dict.fromkeys(peer for row in rows for peer in row.peers))
-    estimated = all(row.estimated for row in rows)
-    columns = [
-        output.Column("problem"),
-        output.Column("us", right=True),
-        *(output.Column(f"vs {peer}", right=True) for peer in peers),
-        output.Column("TFLOP/s", right=True),
-        output.Column("of floor", right=True),
-        *([] if estimated else [output.Column("95 %", right=True)]),
-        *(output.Column(f"{peer} us", right=True) for peer in peers),
-        output.Column("error/bound", right=True),
-        output.Column("configuration", long=True),
-    ]
-    table = [
-        [
-            row.problem.key,
-            output.microseconds(row.us, estimated=row.estimated),
-            *(output.ratio(row.ratio(peer), estimated=row.estimated) for peer in peers),
-            output.digits(row.tflops, 3),
-            f"{100 * row.floor_fraction:.0f} %",
-            *([] if estimated else [_interval(row)]),
-            *(output.microseconds(row.peers.get(peer), estimated=row.estimated) for peer in peers),
-            f"{output.small(row.rel_error)}/{output.small(row.error_bound)}",
-            row.config,
-        ]
-        for row in rows
-    ]
-    output.show_table(columns, table)
-    if len(rows) < 2:
-        return
-    means = summarise(rows)
-    marked = " (estimated)" if means.estimated else ""
-    output.say(
-        f"Geometric means of {len(rows)} rows{marked}: {_means(means.ratios)}; "
-        f"{100 * means.floor_fraction:.0f} % of the floor."
-    )
-    if len(means.by_dtype) > 1:
-        for dtype, ratios in means.by_dtype.items():
-            print(f"  {dtype}: {_means(ratios)}")
-
-
-def _interval(row: BenchRow) -> str:
-    return "-" if row.estimated else f"{output.microseconds(row.us_low)}-{output.microseconds(row.us_high)}"
-
-
-def _means(ratios: Mapping[str, float]) -> str:
-    return ", ".join(f"{output.ratio(r)} {peer}" for peer, r in ratios.items())
 
 
 def _summarise_file(path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,38 +36,20 @@ def read_shape_file(name: str) -> list[Shape]:
     Raises:
         ProblemError: the file or table is not there, is no TOML, or holds anything but shapes.
     """
+    from gemmtune.search.suite import read_tables
+
     path, table = Path(name), ""
     if not path.exists() and ":" in name:
         head, _, table = name.rpartition(":")
         path = Path(head)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ProblemError(f"The shape file {str(path)!r} cannot be read: {reason}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ProblemError(f"The shape file {str(path)!r} is not valid TOML: {error}.") from None
-    tables = {key: value for key, value in data.items() if isinstance(value, dict)}
-    if "shapes" in data:
-        tables[""] = data
-    if table:
-        if table not in tables:
-            raise ProblemError(f"The shape file {str(path)!r} has no table {table!r}: it has {', '.join(tables)}.")
-        tables = {table: tables[table]}
-    shapes: list[Shape] = []
-    for key, value in tables.items():
-        rows = value.get("shapes")
-        where = f"the table [{key}] of {str(path)!r}" if key else repr(str(path))
-        if not isinstance(rows, list):
-            raise ProblemError(f"There is no list of shapes in {where}: write shapes = [[M, N, K], ...].")
-        for row in rows:
-            whole = isinstance(row, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in row)
-            if not whole or len(row) != 3:
-                raise ProblemError(f"The shape {row!r} in {where} is not [M, N, K] with integers.")
-            shapes.append((row[0], row[1], row[2]))
-    if not shapes:
-        raise ProblemError(f"The shape file {str(path)!r} has no shapes: write [name] and shapes = [[M, N, K], ...].")
-    return shapes
+    tables = read_tables(path)
+    if not table:
+        return [shape for shapes in tables.values() for shape in shapes]
+    if table not in tables:
+        raise ProblemError(f"The shape file {str(path)!r} has no table {table!r}: it has {', '.join(tables)}.")
+    if not tables[table]:
+        raise ProblemError(f"The table {table!r} of {str(path)!r} has no shapes: write shapes = [[M, N, K], ...].")
+    return tables[table]
 
 
 def read_duration(text: str) -> float:

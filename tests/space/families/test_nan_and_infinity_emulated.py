@@ -25,6 +25,12 @@ MMA = {
     "unroll": 1, "splits": 1, "group": 4, "store": "direct", "blocks": 1,
 }  # fmt: skip
 
+HOPPER = {
+    "bm": 64, "bn": 40, "bk": 64, "stages": 2, "warpgroups": 1, "schedule": "cooperative", "cluster": "1x1",
+    "raster": "rows", "group": 1, "splits": 1, "stream": 0, "swap": 0, "hints": "none", "store": "shared",
+    "producer": 24, "persistent": 0, "programmatic": 0, "blocks": 1,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Poisoned(Gemm):
@@ -69,6 +75,17 @@ def test_mma(layout: str, dtype: str) -> None:
 def test_mma_with_split_k(splits: int, store: str, out: str) -> None:
     knobs = {**MMA, "splits": splits, "store": store}
     prove(Poisoned(70, 72, 140, "fp16", out), Configuration.of("mma", knobs))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("swap", [0, 1])
+def test_hopper(layout: str, swap: int) -> None:
+    prove(Poisoned(72, 80, 88, "bf16", layout=layout), Configuration.of("hopper", {**HOPPER, "swap": swap}))
+
+
+def test_hopper_with_tf32_and_split_k() -> None:
+    prove(Poisoned(72, 80, 88, "tf32"), Configuration.of("hopper", {**HOPPER, "bk": 32, "stages": 2}))
+    prove(Poisoned(72, 80, 280, "fp16", "fp32"), Configuration.of("hopper", {**HOPPER, "splits": 2, "stages": 3}))
 
 
 def test_naive() -> None:

@@ -1,0 +1,138 @@
+"""Writing result files: rows of a benchmark with where, when and how they were measured."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gemmtune.codegen.nvrtc import nvrtc_version
+from gemmtune.device.base import Device
+from gemmtune.device.cuda.timing import SETTLE, SPAN
+from gemmtune.search.results import BenchRow, ResultFile, read_result_file, save, summarise
+from gemmtune.search.study import opened
+from gemmtune.space.errors import ProblemError
+
+PROTOCOL = (
+    "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
+    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power "
+    "sets its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against "
+    "float64 first, and every result compared with float64 from the CPU at sampled rows and columns and all edges."
+)
+ESTIMATED_PROTOCOL = (
+    "ESTIMATES, not measurements: a cost model for {gpu} fed with the compiler's registers and an emulator's counters; "
+    "every kernel proved against float64 on chosen tiles."
+)
+
+
+def write_result_file(
+    path: str | Path,
+    rows: Sequence[BenchRow],
+    *,
+    name: str = "",
+    device: Device | str | None = None,
+    notes: Sequence[str] = (),
+) -> ResultFile:
+    """Write ``rows`` as a result file; the directory is made where it is missing.
+
+    ``ceilings`` gets the most that any kernel of these rows reached: TFLOP/s by dtype, and TB/s over the fewest bytes.
+
+    Args:
+        path: of the file.
+        rows: what :func:`benchmark` returned.
+        name: of the result; by default the file's.
+        device: where the rows were timed, for its GPU and versions.
+        notes: sentences for the summary: what was not as asked for.
+
+    Raises:
+        ProblemError: there are no rows, or the file cannot be written.
+    """
+    summary = summarise(rows)
+    with ExitStack() as stack:
+        where = opened(device, stack)
+        blank = blank_result(name or Path(path).stem, where, ESTIMATED_PROTOCOL if summary.estimated else PROTOCOL)
+    protocol = blank.protocol.format(
+        gpu=blank.gpu,
+        regime=" and ".join(dict.fromkeys(row.regime for row in rows)),
+        cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
+        peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
+        settle=SETTLE,
+        span=SPAN,
+    )
+    data = {**summary.to_json(), **({"notes": list(notes)} if notes else {})}
+    result = replace(blank, protocol=protocol, ceilings=_ceilings(rows), rows=tuple(rows), summary=data)
+    save(path, result)
+    return result
+
+
+def earlier_rows(path: str | Path, device: Device) -> tuple[BenchRow, ...]:
+    """The rows that a file has so far; none where it does not exist. For rows of another regime to join them.
+
+    Raises:
+        ProblemError: it is no result file, or is of another GPU or driver, whose times never meet in one file.
+    """
+    if not Path(path).exists():
+        return ()
+    found = read_result_file(path)
+    here = (device.gpu.name, device.environment().get("driver", ""))
+    if (found.gpu, found.driver) != here or (found.rows and found.estimated != device.estimates):
+        raise ProblemError(
+            f"The result file {str(path)!r} is of {found.gpu}, driver {found.driver or 'unknown'}, but this is "
+            f"{here[0]}, driver {here[1] or 'unknown'}: write to another file."
+        )
+    return found.rows
+
+
+def joined(earlier: Sequence[BenchRow], rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """Earlier rows that were timed in another way (regime, cache, overlapping launches), then ``rows``."""
+    ways = {(row.regime, row.cache, row.programmatic) for row in rows}
+    return [row for row in earlier if (row.regime, row.cache, row.programmatic) not in ways] + list(rows)
+
+
+def blank_result(name: str, device: Device, protocol: str, summary: Mapping[str, object] | None = None) -> ResultFile:
+    """A result file with no GEMM rows as yet: where it comes from, now, and what its ``summary`` says."""
+    versions = dict(device.environment())
+    versions.setdefault("nvrtc", nvrtc_version())
+    return ResultFile(
+        name=name,
+        gpu=device.gpu.name,
+        driver=versions.pop("driver", ""),
+        cuda=versions.get("cuda_runtime", ""),
+        versions=versions,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=source_commit(),
+        protocol=protocol,
+        ceilings={},
+        rows=(),
+        summary=summary or {},
+    )
+
+
+def _ceilings(rows: Sequence[BenchRow]) -> Mapping[str, float]:
+    best: dict[str, float] = {}
+    for row in rows:
+        quickest = min(row.us, *row.peers.values()) if row.peers else row.us
+        flops, bandwidth = f"{row.dtype}_tflops", "tb_per_s"
+        best[flops] = max(best.get(flops, 0.0), row.problem.flops / quickest / 1e6)
+        best[bandwidth] = max(best.get(bandwidth, 0.0), row.problem.bytes / quickest / 1e6)
+    return best
+
+
+def source_commit() -> str:
+    """The git commit of the tree gemmtune runs from, with ``-dirty`` where it was changed since; "" elsewhere."""
+    here = Path(__file__).resolve()
+    commands = (
+        ["git", "ls-files", "--error-unmatch", here.name],  # a tree that merely surrounds an installation is not ours
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+    )
+    output = ""
+    for command in commands:
+        try:
+            done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        output = done.stdout.strip()
+    return output

@@ -1,0 +1,91 @@
+"""A mistake in what hopper's own templates render does not pass: synchronisation is taken out of its kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmtune.codegen.kernel import KernelSource
+from gemmtune.codegen.render import render
+from gemmtune.device.emulator.emulate import Emulation, Run, emulate
+from gemmtune.device.emulator.launch import SCHEDULES
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.families import family
+from gemmtune.space.gemm import Gemm
+
+PROBLEM = Gemm(200, 136, 520)
+SMALL = Configuration.parse(
+    "hopper bm=64 bn=48 bk=64 stages=3 warpgroups=1 schedule=cooperative cluster=1x1 raster=rows group=1 splits=1 "
+    "stream=0 swap=0 hints=none store=tma producer=24 persistent=1 programmatic=0 blocks=1"
+)
+PAIR: dict[str, int | str] = {"cluster": "2x1"}
+PINGPONG: dict[str, int | str] = {"schedule": "pingpong", "warpgroups": 2}
+COOPERATIVE: dict[str, int | str] = {"warpgroups": 2, "bm": 128}
+SPLIT: dict[str, int | str] = {"splits": 3, "store": "direct"}
+
+
+def kernel(knobs: dict[str, int | str]) -> KernelSource:
+    return render(PROBLEM, Configuration.of("hopper", {**SMALL, **knobs}), family("hopper"))
+
+
+def proved(text: str, source: KernelSource) -> Emulation:
+    """Under each schedule until one finds something, with four tiles a block."""
+    for schedule in SCHEDULES:
+        found = emulate(text, source.recipe, PROBLEM, runs=[Run(PROBLEM.m, schedule, 1.0, sms=3)])
+        if found.fault:
+            break
+    return found
+
+
+@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT])
+def test_whole_kernels_pass(knobs: dict[str, int | str]) -> None:
+    source = kernel(knobs)
+    assert proved(source.text, source).fault == ""
+
+
+Changes = list[tuple[str, str]]
+IN_LOOP = "if (tile > first) release(previous, lane);"
+AT_END = "hw::wgmma_wait<0>();\n    release(previous, lane);"
+EXPECT = "hw::mbarrier_expect(full, STAGE_BYTES);"
+NEXT_STAGE = "if (++stage == STAGES) stage = 0, phase ^= 1;"
+MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
+    "the producer waits for the wrong parity": ({}, [("u32 phase = 1;", "u32 phase = 0;")]),
+    "consumers wait for the wrong parity": ({}, [("  u32 phase = 0;\n", "  u32 phase = 1;\n")]),
+    "parity never flips": ({}, [(NEXT_STAGE, "if (++stage == STAGES) stage = 0;")]),
+    "a stage is released while it is read": (
+        {},
+        [(IN_LOOP, "release(stage, lane);"), (AT_END, "hw::wgmma_wait<0>();")],
+    ),
+    "a stage is released a tile early": ({}, [("hw::wgmma_wait<1>();", "hw::wgmma_wait<2>();")]),
+    "a stage is never released": ({}, [(IN_LOOP, "")]),
+    "accumulators are read too early": ({}, [(AT_END, "release(previous, lane);")]),
+    "TMA stores what no fence made visible": ({}, [("hw::fence_proxy_async();", "")]),
+    "no bytes are expected": ({}, [(EXPECT, "hw::mbarrier_arrive(full);")]),
+    "too few bytes are expected": ({}, [(EXPECT, "hw::mbarrier_expect(full, P_BYTES);")]),
+    "too many bytes are expected": ({}, [(EXPECT, "hw::mbarrier_expect(full, STAGE_BYTES + 128);")]),
+    "a box runs over the next stage": ({}, [("to += P_BYTES;", "to += P_BYTES + 1024;")]),
+    "a box is out of the swizzle's step": ({}, [("to += P_BYTES;", "to += P_BYTES - 128;")]),
+    "a buffer is filled while TMA reads it": ({}, [("hw::tma_store_wait_read<0>()", "")]),
+    "barriers are used before they are visible": ({}, [("hw::mbarrier_fence_init();", "")]),
+    "a block ends while TMA reads from it": ({}, [("if (thread == 0) hw::tma_store_wait<0>();", "")]),
+    "a cluster is left too early": (PAIR, [("  hw::sync_warp();\n  hw::cluster_sync();", "")]),
+    "a stage does not wait for the other block": (PAIR, [("* 4 * (CP + CQ - 1)", "* 4")]),
+    "both blocks load the same half": (PAIR, [("work.q + part", "work.q")]),
+    "consumers do not take turns": (PINGPONG, [("pipe.await_turn();", "")]),
+    "skipped stages do not count": (PINGPONG, [("phase ^= to / STAGES & 1;", "")]),
+    "a turn is never yielded": (PINGPONG, [("hw::mbarrier_arrive(shared.turn + (consumer ^ 1))", "")]),
+    "consumers meet at one barrier": (COOPERATIVE, [("hw::named_barrier(1 + consumer,", "hw::named_barrier(1,")]),
+    "sums are not fenced": (SPLIT, [("hw::fence_device();  // the sums before the count", "")]),
+    "the count is not fenced": (SPLIT, [("hw::fence_device();  // the count before", "//")]),
+    "a part too few is added": (SPLIT, [("!= work.parts - 1", "!= work.parts - 2")]),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_caught(name: str) -> None:
+    knobs, changes = MISTAKES[name]
+    source = kernel(knobs)
+    text = source.text
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    assert proved(text, source).fault != ""

@@ -1,0 +1,94 @@
+"""hopper kernels through NVRTC for sm_90a: no spills, no serialised wgmma, and a main loop of nothing but its work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gemmtune.codegen.kernel import CompiledKernel
+from gemmtune.codegen.nvrtc import compile_kernel, supported_archs
+from gemmtune.codegen.render import render
+from gemmtune.codegen.sass import disassemble
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.errors import ToolchainError
+from gemmtune.space.families import family
+from gemmtune.space.gemm import LAYOUTS, Gemm
+from gemmtune.space.gpu import gpu
+
+HOPPER = family("hopper")
+H200 = gpu("h200")
+try:
+    if 90 not in supported_archs():
+        pytest.skip("this NVRTC does not compile for sm_90a", allow_module_level=True)
+except ToolchainError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+BASE = Configuration.parse(
+    "hopper bm=128 bn=256 bk=64 stages=4 warpgroups=2 schedule=cooperative cluster=1x1 raster=rows group=8 splits=1 "
+    "stream=0 swap=0 hints=none store=tma producer=24 persistent=1 programmatic=0 blocks=1"
+)
+
+
+def compiled(problem: Gemm, configuration: Configuration) -> CompiledKernel:
+    """Checked to stay in registers, and to keep its wgmmas asynchronous (ptxas warns with C7510 to C7519)."""
+    kernel = compile_kernel(render(problem, configuration), H200.arch)
+    assert kernel.resources is not None
+    assert (kernel.resources.spill_bytes, kernel.resources.stack_bytes) == (0, 0)
+    assert not re.search(r"C75\d\d|warning", kernel.log)
+    return kernel
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_the_largest_tiles_stay_in_registers_in_every_layout(dtype: str, layout: str) -> None:
+    compiled(Gemm(4096, 4096, 4096, dtype=dtype, layout=layout), BASE)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"bn": 192, "schedule": "pingpong"},
+        {"bm": 64, "schedule": "pingpong", "stream": 1},
+        {"bm": 256, "bn": 192, "stages": 3, "store": "shared"},
+        {"bm": 192, "bn": 192, "warpgroups": 3, "store": "shared"},
+        {"cluster": "2x1", "store": "direct"},
+        {"cluster": "1x2", "producer": 40},
+        {"bm": 64, "bn": 160, "warpgroups": 1, "blocks": 2, "stages": 3, "store": "shared"},
+        {"bn": 200, "store": "direct"},
+    ],
+)
+def test_every_kind_of_kernel_stays_in_registers(knobs: dict[str, int | str]) -> None:
+    problem = Gemm(4096, 2112 if "stream" in knobs else 4096, 4096)
+    configuration = Configuration.of("hopper", {**BASE, **knobs})
+    assert HOPPER.why_invalid(problem, configuration, H200) == []
+    compiled(problem, configuration)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Gemm(4096, 7168, 2048),
+        Gemm(64, 2112, 7168, dtype="fp16"),
+        Gemm(16, 4096, 4096, out_dtype="fp32"),
+        Gemm(4096, 4096, 4096, dtype="tf32"),
+    ],
+)
+def test_starting_points_stay_in_registers(problem: Gemm) -> None:
+    for configuration in HOPPER.starting_points(problem, H200)[::3]:
+        compiled(problem, configuration)
+
+
+def test_the_main_loop_is_four_wgmmas_one_wait_and_one_release() -> None:
+    problem = Gemm(4096, 4096, 4096)
+    kernel = compiled(problem, BASE)
+    try:
+        loop = disassemble(kernel.cubin, kernel.source.entry).hot
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    words = [i.opcode.partition(".")[0] for i in loop]
+    assert words.count("HGMMA") == 4
+    assert sum(i.opcode.startswith("SYNCS.ARRIVE") for i in loop) == 1
+    assert sum(i.opcode.startswith("WARPGROUP.DEPBAR") for i in loop) == 1
+    assert not {"MEMBAR", "LDL", "STL", "LDC", "ERRBAR"} & set(words)
+    assert len(loop) < 50

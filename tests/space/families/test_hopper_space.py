@@ -1,0 +1,237 @@
+"""The hopper family's rules, plans and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemmtune.codegen.render import render
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.estimate import estimate
+from gemmtune.space.expression import expression
+from gemmtune.space.families import families_for, family
+from gemmtune.space.gemm import LAYOUTS, Gemm
+from gemmtune.space.gpu import gpu
+from gemmtune.space.recipe import LaunchRecipe
+from gemmtune.space.space import Space
+
+HOPPER = family("hopper")
+H200 = gpu("h200")
+BASE = Configuration.parse(
+    "hopper bm=128 bn=256 bk=64 stages=4 warpgroups=2 schedule=cooperative cluster=1x1 raster=rows group=8 splits=1 "
+    "stream=0 swap=0 hints=none store=tma producer=24 persistent=1 programmatic=0 blocks=1"
+)
+LARGE = Gemm(4096, 4096, 4096)
+DECODE = Gemm(64, 2112, 7168)
+
+
+def changed(**knobs: int | str) -> Configuration:
+    return Configuration.of("hopper", {**BASE, **knobs})
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "part"),
+    [
+        (Gemm(64, 64, 64, dtype="fp32"), "h200", "use family simt, or dtype tf32"),
+        (Gemm(64, 64, 64), "a100", "needs compute capability 9.0"),
+        (Gemm(64, 64, 64), "b200", "compute capability 9.0 alone"),
+        (Gemm(64, 64, 64, dtype="bf16", b_dtype="fp16"), "h200", "convert one of them"),
+        (Gemm(64, 64, 64, dtype="tf32", layout="tn"), "h200", "use mma"),
+        (Gemm(64, 64, 65), "h200", "rows a multiple of 16 bytes apart, but those of a are 130 apart"),
+        (Gemm(64, 68, 64, layout="nn"), "h200", "those of b are 136 apart: pad its leading dimension, or use mma"),
+    ],
+)
+def test_what_it_cannot_serve_has_a_reason(problem: Gemm, name: str, part: str) -> None:
+    assert part in (HOPPER.unsupported(problem, gpu(name)) or "")
+
+
+def test_problems_that_tma_cannot_load_go_to_the_other_tensor_core_family() -> None:
+    names = [f.name for f in families_for(Gemm(1000, 1001, 999), H200)]
+    assert "hopper" not in names
+    assert "mma" in names
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_serves_sixteen_bit_types_in_every_layout(dtype: str, layout: str) -> None:
+    problem = Gemm(1000, 1000, 1000, dtype=dtype, layout=layout)
+    assert len(Space(problem, H200, [HOPPER])) > 10_000
+
+
+def test_it_serves_tf32_with_k_contiguous() -> None:
+    assert len(Space(Gemm(1000, 1000, 1000, dtype="tf32"), H200, [HOPPER])) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("constraint", "problem", "knobs"),
+    [
+        ("warpgroup_tiling", LARGE, {"warpgroups": 3}),
+        ("pingpong", LARGE, {"schedule": "pingpong", "persistent": 0}),
+        ("pingpong", LARGE, {"schedule": "pingpong", "warpgroups": 3, "bm": 192}),
+        ("tile_size", Gemm(64, 4096, 4096), {}),
+        ("tile_size", Gemm(4096, 64, 4096), {}),
+        ("tile_size", Gemm(4096, 4096, 64), {"bk": 128, "stages": 2}),
+        ("tile_work", LARGE, {"bm": 64, "bn": 8, "warpgroups": 1}),
+        ("registers", LARGE, {"bm": 256}),
+        ("registers", LARGE, {"bm": 128, "schedule": "pingpong"}),
+        ("instruction_registers", LARGE, {"bm": 192, "warpgroups": 3}),
+        ("reallocation", LARGE, {"warpgroups": 1, "bm": 64, "producer": 40}),
+        ("shared_memory", LARGE, {"stages": 5}),
+        ("shared_memory", LARGE, {"blocks": 2}),
+        ("pipeline_depth", LARGE, {"bm": 64, "warpgroups": 1, "stages": 2}),
+        ("pipeline_depth", Gemm(4096, 4096, 128), {"persistent": 0}),
+        ("cluster", Gemm(128, 4096, 4096), {"cluster": "2x1"}),
+        ("cluster", LARGE, {"cluster": "2x1", "bn": 248}),
+        ("cluster", Gemm(4096, 256, 4096), {"cluster": "1x2"}),
+        ("occupancy", LARGE, {"blocks": 2, "schedule": "pingpong"}),
+        ("store", Gemm(4096, 4092, 4096), {}),
+        ("store", LARGE, {"bn": 200}),
+        ("store", Gemm(64, 2112, 7168, out_dtype="fp32"), {"swap": 1, "bn": 64}),
+        ("raster", Gemm(256, 4096, 4096), {}),
+        ("raster", Gemm(128, 4096, 4096), {"raster": "columns"}),
+        ("split_k", Gemm(128, 256, 128), {"splits": 2}),
+        ("split_work", LARGE, {"splits": 2}),
+        ("stream_k", LARGE, {"stream": 1, "persistent": 0}),
+        ("stream_k", Gemm(4096, 4096, 256), {"stream": 1}),
+        ("persistent", Gemm(128, 4096, 4096), {}),
+        ("hints", LARGE, {"hints": "stream_b"}),
+        ("hints", LARGE, {"hints": "stream_a"}),
+    ],
+)
+def test_each_rule_rejects_what_it_is_there_for(constraint: str, problem: Gemm, knobs: dict[str, int | str]) -> None:
+    reasons = HOPPER.why_invalid(problem, changed(**knobs), H200)
+    assert constraint in [r.partition(":")[0] for r in reasons]
+    assert all("{" not in r and "?" not in r for r in reasons)
+
+
+def test_every_rule_has_a_case_above() -> None:
+    marks = test_each_rule_rejects_what_it_is_there_for.pytestmark  # type: ignore[attr-defined]
+    assert {case[0] for case in marks[0].args[1]} == {c.name for c in HOPPER.constraints}
+
+
+def test_every_value_of_every_knob_is_somewhere_valid() -> None:
+    seen: dict[str, set[int | str]] = {}
+    sizes = [
+        (4096, 4096, 4096),
+        (64, 2112, 7168),
+        (16, 4096, 4096),
+        (4096, 128, 7168),
+        (1000, 1000, 1000),
+        (96, 1536, 2048),
+    ]
+    for problem in (Gemm(*size) for size in sizes):
+        space = Space(problem, H200, [HOPPER])
+        for i in np.random.default_rng(0).integers(len(space), size=1500):
+            for name, value in space[int(i)].items():
+                seen.setdefault(name, set()).add(value)
+    for parameter in HOPPER.parameters(DECODE, H200):
+        assert seen[parameter.name] == set(parameter.values), parameter.name
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [LARGE, DECODE, Gemm(16, 4096, 4096), Gemm(4096, 4096, 4096, dtype="tf32"), Gemm(1000, 1000, 1000, layout="tn")],
+)
+def test_starting_points_are_distinct_members_of_the_space(problem: Gemm) -> None:
+    space = Space(problem, H200, [HOPPER])
+    points = [space.index(c) for c in HOPPER.starting_points(problem, H200)]
+    assert len(set(points)) == len(points) >= 5
+
+
+def test_starting_points_of_a_small_m_include_swapped_operands() -> None:
+    assert any(c["swap"] == 1 and c["splits"] != 1 for c in HOPPER.starting_points(DECODE, H200))
+    assert all(c["swap"] == 0 for c in HOPPER.starting_points(LARGE, H200))
+
+
+def members(problem: Gemm, count: int) -> list[Configuration]:
+    space = Space(problem, H200, [HOPPER])
+    return [space[int(i)] for i in np.random.default_rng(7).integers(len(space), size=count)]
+
+
+@pytest.mark.parametrize(
+    "problem", [Gemm(1000, 1000, 1000), Gemm(520, 264, 4096, dtype="tf32"), Gemm(64, 2048, 2048, layout="nn"), DECODE]
+)
+def test_a_plan_is_plain_data_that_says_what_the_kernel_needs(problem: Gemm) -> None:
+    for c in members(problem, 60):
+        recipe = render(problem, c, HOPPER).recipe
+        assert LaunchRecipe.from_json(recipe.to_json()) == recipe
+        assert recipe.dynamic_shared <= H200.shared_per_block
+        env = problem.environment() | {f"ptr_{name}": 256 for name in "abd"} | {"sms": H200.sms}
+        assert recipe.unmet(env) is None
+        for argument in recipe.arguments:
+            if argument.map is not None:
+                assert argument.map.bind(env).box_bytes <= 32768
+        x, y, z = recipe.grid_size(env)
+        cluster = recipe.cluster[0]
+        assert (y, z) == (1, 1)
+        assert x % cluster == 0
+        pieces = cluster * int(HOPPER.bind(problem, c, H200)["tiles"]) * c.integer("splits")
+        fitting = H200.sms * c.integer("blocks") // cluster * cluster
+        if c["stream"]:
+            assert x <= fitting
+        else:
+            assert x == (min(pieces, fitting) if c["persistent"] else pieces)
+        shares = c["splits"] != 1 or c["stream"] == 1
+        assert (expression(recipe.workspace)(env) > 0) == shares
+        assert (expression(recipe.counters)(env) > 0) == shares
+        costs = estimate(problem, c, HOPPER, H200)
+        assert costs.floor_us < costs.us < float("inf")
+
+
+@pytest.mark.parametrize("problem", [Gemm(1000, 1000, 1000), DECODE])
+def test_pieces_cover_every_tile_as_often_as_k_is_split(problem: Gemm) -> None:
+    for c in members(problem, 60):
+        v = HOPPER.bind(problem, c, H200)
+        tile = render(problem, c, HOPPER).recipe.tile
+        env = problem.environment()
+        pieces = v["tiles"] * v["cluster_blocks"] * v["splits"]
+        ids = {"bx": np.arange(pieces, dtype=np.int64)}
+        row, column = (expression(text).on_arrays({**env, **ids})[0] for text in (tile.row, tile.column))
+        inside = (row < problem.m) & (column < problem.n)
+        origins, counts = np.unique(np.stack([row, column])[:, inside], axis=1, return_counts=True)
+        assert origins.shape[1] == -(-problem.m // tile.rows) * -(-problem.n // tile.columns)
+        assert set(counts) == {v["splits"]}
+        assert (origins % np.array([[tile.rows], [tile.columns]]) == 0).all()
+
+
+def test_alignment_becomes_a_precondition() -> None:
+    recipe = render(LARGE, BASE, HOPPER).recipe
+    env = LARGE.environment() | {"ptr_a": 4096, "ptr_b": 4096, "ptr_d": 4096, "sms": 132}
+    assert recipe.unmet(env) is None
+    assert "address of a is not a multiple of 16 bytes" in (recipe.unmet(env | {"ptr_a": 4104}) or "")
+    assert "leading dimension of b" in (recipe.unmet(env | {"ldb": 4100}) or "")
+    assert "address of d" in (recipe.unmet(env | {"ptr_d": 4104}) or "")
+    assert "k is compiled in as 4096" in (recipe.unmet(env | {"k": 1024}) or "")
+
+
+def test_problems_that_differ_in_m_share_a_source() -> None:
+    assert render(LARGE, BASE, HOPPER).text == render(Gemm(100, 4096, 4096), BASE, HOPPER).text
+
+
+def test_dependent_launches_are_a_family_that_is_asked_for() -> None:
+    programmatic = family("hopper_programmatic")
+    assert programmatic not in families_for(LARGE, H200)
+    assert families_for(LARGE, H200, ["hopper_programmatic"]) == [programmatic]
+    configuration = Configuration.of("hopper_programmatic", {**BASE, "programmatic": 1})
+    source = render(LARGE, configuration)
+    assert source.recipe.programmatic
+    assert "grid_dependency_wait" in source.text
+    assert not render(LARGE, BASE, HOPPER).recipe.programmatic
+    assert "grid_dependency" not in render(LARGE, BASE, HOPPER).text
+
+
+def test_a_persistent_grid_goes_by_the_device() -> None:
+    recipe = render(LARGE, BASE, HOPPER).recipe
+    for sms in (132, 114, 10):
+        assert recipe.grid_size(LARGE.environment() | {"sms": sms})[0] == sms
+    paired = render(LARGE, changed(cluster="2x1"), HOPPER).recipe
+    assert paired.grid_size(LARGE.environment() | {"sms": 131})[0] == 130
+
+
+def test_the_space_is_large_and_fast_to_number() -> None:
+    space = Space(LARGE, H200, [HOPPER])
+    assert 100_000 < len(space) < 1_000_000
+    assert space[space.index(BASE)] == BASE
+    assert BASE not in Space(LARGE, replace(H200, sms=1000), [HOPPER])  # fewer tiles than SMs
