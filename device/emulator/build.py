@@ -21,7 +21,7 @@ from gemmtune.device.emulator.toolchain import CompilerFailure, Toolchain, find_
 from gemmtune.space.errors import CompileError, ToolchainError
 
 NATIVE = Path(__file__).resolve().parent / "native"
-HEADERS = ("hw", "hopper")
+HEADERS = ("hw", "hopper", "stream")
 """The intrinsics layers: kernel sources include ``gemmtune/<name>.cuh``, whose twin is ``native/<name>.h``."""
 
 _BOUNDS = re.compile(r"__launch_bounds__\(([^()]*)\)")

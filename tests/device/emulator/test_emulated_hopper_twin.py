@@ -38,6 +38,14 @@ def test_every_intrinsic_exists_twice_with_one_signature() -> None:
     assert gpu == cpu
 
 
+def test_streaming_loads_exist_twice_with_one_signature() -> None:
+    gpu, cpu = (INTRINSICS.with_name("stream.cuh").read_text(), (NATIVE / "stream.h").read_text())
+    assert {"stream_policy", "load_stream", "select", "opaque"} <= set(functions(gpu))
+    assert functions(gpu) == functions(cpu)
+    for text in (gpu, cpu):
+        assert "enum class Hint { plain, stream, far, first };" in text
+
+
 def test_types_and_template_heads_agree() -> None:
     for text in (GPU_TEXT, CPU_TEXT):
         assert re.search(r"struct (?:__align__|alignas)\(64\) TensorMap \{ u64 words\[16\]; \};", text)
