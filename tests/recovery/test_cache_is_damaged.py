@@ -67,7 +67,7 @@ def test_damaged_entries_are_compiled_again_and_change_nothing(folder):
     assert stopped.interrupted
     before, whole = trials(folder / "a.db"), entries(folder)
     assert len(before) == STOPPED_AT
-    assert len(whole) > STOPPED_AT  # more were compiled ahead
+    assert len(whole) >= STOPPED_AT  # and what was compiled ahead
     contents = {path: path.read_bytes() for path in whole}
     damaged = {path: DAMAGES[i % len(DAMAGES)](contents[path]) for i, path in enumerate(whole)}
     for path, damage in damaged.items():
