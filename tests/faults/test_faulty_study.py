@@ -23,7 +23,7 @@ from gemmtune.space.space import Space
 
 PROBLEM = Gemm(64, 48, 64, "bf16")
 RIGHT, RIGHT_KINDS = 8, (None, "none")
-COMPILE_SECONDS = 6.0
+COMPILE_SECONDS = 15.0
 ENDLESS = Limits(start=180.0, load=60.0, verify=6.0, measure=60.0)
 """For the one kernel whose loop the emulator cannot count; every other fault it finds by itself."""
 
