@@ -48,6 +48,8 @@ class Family(ABC):
     summary: ClassVar[str]
     searchable: ClassVar[bool] = True
     """Whether studies search it (the naive kernel is there to compare with, not to search)."""
+    estimable: ClassVar[bool] = True
+    """Whether :meth:`traits` is known; of recorded kernels of other tools it is not."""
     definitions: ClassVar[Mapping[str, str]] = {}
     """Derived integers by name, in order; each may use knobs, earlier definitions, the problem's and GPU's names."""
     constraints: ClassVar[tuple[Constraint, ...]] = ()
