@@ -13,7 +13,22 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import bench, cache, database, devices, diagnose, doctor, output, packs, query, rerun, show, tune
+from gemmtune.cli import (
+    bench,
+    cache,
+    database,
+    devices,
+    diagnose,
+    doctor,
+    output,
+    packs,
+    query,
+    report,
+    rerun,
+    shapes,
+    show,
+    tune,
+)
 from gemmtune.cli.groups import group, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
@@ -39,9 +54,12 @@ _INPUT_ERRORS = (
 
 app = group("Find the fastest correct matrix-multiplication kernel for a GPU, remember every trial, ship the winners.")
 app.command("tune", short_help="Find the fastest kernel for one or more shapes.")(tune.tune)
+app.command("shapes", short_help="The multiplications of a model, the most valuable first.")(shapes.shapes)
 app.command("bench", short_help="Time the best known kernel beside cuBLAS and a naive one.")(bench.bench)
 app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, why.")
 app.command("show", short_help="All that is known of a kernel; its source, SASS, recipe.")(show.show)
+app.command("report", short_help="A study as one page to open in a browser.")(report.report)
+app.command("dashboard", short_help="Open studies in optuna-dashboard.")(report.dashboard)
 app.command("rerun", short_help="Run a recorded trial again, alone, or under compute-sanitizer.")(rerun.rerun)
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)

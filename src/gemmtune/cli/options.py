@@ -12,7 +12,11 @@ N = Annotated[int | None, typer.Option("--n", metavar="N", help="Columns of B an
 K = Annotated[int | None, typer.Option("--k", metavar="K", help="The length that is summed over.")]
 ShapeFiles = Annotated[
     list[str] | None,
-    typer.Option("--shapes", metavar="FILE[:TABLE]", help="TOML file of tables with shapes = [[M, N, K], ...]."),
+    typer.Option(
+        "--shapes",
+        metavar="FILE[:TABLE]",
+        help="TOML file of tables with shapes = [[M, N, K], ...], or what 'gemmtune shapes' wrote.",
+    ),
 ]
 DTypes = Annotated[
     list[str] | None,

@@ -54,9 +54,7 @@ def tune(
 
     Each shape and dtype is a study of its own. Ctrl-C stops cleanly, and the same command goes on.
     """
-    wanted = inputs.problems(
-        inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
-    )
+    wanted = inputs.wanted(shapes or (), m, n, k, shape_files or (), dtype, out_dtype, layout, epilogue)
     seconds = None if time_limit is None else inputs.read_duration(time_limit)
 
     from gemmtune.cli.display import display
