@@ -52,7 +52,7 @@ class Recording:
     """A recorded space.
 
     Attributes:
-        name: what is called, in one word (``xgemm-rtx3090``).
+        name: what it is called, in one word (``xgemm-rtx3090``).
         device_name: the GPU, as its source calls it.
         parameters: the knobs of each family, with their values.
         rows: one for each configuration, in the order of the source.
@@ -62,6 +62,7 @@ class Recording:
         estimated: times are estimates.
         regime, cache: how times were taken, where they are gemmtune's.
         environment: versions that the times depend on.
+        extra: what else the source's header says, so that it can be written back.
 
     Raises:
         RecordingError: it has no rows, a configuration twice, or one that does not fit the parameters.
@@ -79,6 +80,7 @@ class Recording:
     regime: str = "sustained"
     cache: str = "cold"
     environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.rows:
