@@ -39,6 +39,9 @@ class Traits:
     efficiency: float = 1.0
     """Fraction of the pipe's peak that the inner loop can issue (instruction mix, bank conflicts), 0..1."""
     padded_k: int = 0
+    synchronous: bool = True
+    """Whether all warps of a block meet at a barrier each step; not where warps that only load run ahead of the others,
+    or each warp loads for itself."""
 
 
 class Family(ABC):
