@@ -43,15 +43,7 @@ def add_replays(path: str | Path, space: RecordedSpace, strategies: Mapping[str,
         earlier = dict(found.summary["spaces"])
     recording = space.recording
     kept = earlier.get(recording.name, {}).get("strategies", {})
-    earlier[recording.name] = {
-        "gpu": recording.device_name or space.gpu.name,
-        "source": recording.source,
-        "configurations": len(space),
-        "raw": space.raw_size,
-        "optimum": recording.optimum,
-        "objective": "time over the baseline's" if recording.rated else "us",
-        "strategies": dict(sorted({**kept, **strategies}.items())),
-    }
+    earlier[recording.name] = space_data(space, {**kept, **strategies})
     gpus = dict.fromkeys(str(one["gpu"]) for one in earlier.values())
     result = ResultFile(
         name=target.stem,
@@ -68,6 +60,20 @@ def add_replays(path: str | Path, space: RecordedSpace, strategies: Mapping[str,
     )
     save(target, result)
     return result
+
+
+def space_data(space: RecordedSpace, strategies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the file says of one space: what it is, and what each strategy reached on it."""
+    recording = space.recording
+    return {
+        "gpu": recording.device_name or space.gpu.name,
+        "source": recording.source,
+        "configurations": len(space),
+        "raw": space.raw_size,
+        "optimum": recording.optimum,
+        "objective": "time over the baseline's" if recording.rated else "us",
+        "strategies": dict(sorted(strategies.items())),
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -17,6 +17,7 @@ from gemmtune.db import History, Study, StudySpec, TrialRecord
 from gemmtune.db.standing import standing
 from gemmtune.device import open_device
 from gemmtune.device.base import Cache, Device, Outcome, Regime
+from gemmtune.device.replay import ReplayDevice
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
 from gemmtune.search.finals import measure_finalists, still_to_meet
@@ -180,7 +181,7 @@ def _study(
 ) -> StudyResult:
     began = time.monotonic()
     serving = registry.families_for(problem, device.gpu, request.families)
-    space = Space(problem, device.gpu, serving)
+    space = _space(problem, device, serving)
     horizon = request.trials or (ESTIMATED_TRIALS if device.estimates else TRIALS)
     limit = len(space) if request.trials is None and seconds is not None else min(horizon, len(space))
     study = history.open_study(_spec(problem, device, serving, request))
@@ -216,6 +217,13 @@ def _study(
     )
     observer.study_finished(result)
     return result
+
+
+def _space(problem: Problem, device: Device, serving: Sequence[Family]) -> Space:
+    """What is searched: all that is valid, or all that was recorded where a record stands in for the device."""
+    if isinstance(device, ReplayDevice):
+        return device.space(problem, [family.name for family in serving])
+    return Space(problem, device.gpu, serving)
 
 
 def _elders(history: History, study: Study) -> tuple[TrialRecord, ...]:

@@ -24,6 +24,7 @@ from gemmtune.cli import (
     packs,
     query,
     report,
+    replay,
     rerun,
     shapes,
     show,
@@ -36,6 +37,7 @@ from gemmtune.space.errors import (
     ExpressionError,
     GemmtuneError,
     ProblemError,
+    RecordingError,
     SettingError,
     UnknownNameError,
     UnsupportedError,
@@ -44,6 +46,7 @@ from gemmtune.space.errors import (
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 _INPUT_ERRORS = (
     ProblemError,
+    RecordingError,
     SettingError,
     ExpressionError,
     ConfigurationError,
@@ -64,6 +67,8 @@ app.command("rerun", short_help="Run a recorded trial again, alone, or under com
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
+app.command("record", short_help="Write a recorded space to a file; other tools' formats.")(replay.record)
+app.command("replay", short_help="Compare search strategies on a recorded space, without a GPU.")(replay.replay)
 app.add_typer(cache.app, name="cache", short_help="What the kernel cache holds: list, prune.")
 app.command("doctor", short_help="Check this machine, and whether a problem suits it.")(doctor.doctor)
 app.command("diagnose", short_help="Why a kernel is not faster, and what to try first.")(diagnose.diagnose)
