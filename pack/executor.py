@@ -19,7 +19,7 @@ from gemmtune.device.toolchain import require_cupy
 from gemmtune.pack.dispatch import Dispatch
 from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import Kernel
-from gemmtune.space.errors import UnsupportedError
+from gemmtune.space.errors import UnknownNameError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 
 MAX_BASELINES = 4096
@@ -100,3 +100,18 @@ class DeviceState:
             if loaded is None:
                 loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
             return loaded
+
+
+def device_index(device: int | str | None) -> int | None:
+    """The index in ``0`` or ``"cuda:0"``; None where there is none.
+
+    Raises:
+        UnknownNameError: a device that is not named like that.
+    """
+    if device is None or (isinstance(device, int) and not isinstance(device, bool) and device >= 0):
+        return device
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and number.isdigit():
+            return int(number)
+    raise UnknownNameError(f"Unknown device {device!r}: a pack runs on GPUs, named 0 or 'cuda:0'.")

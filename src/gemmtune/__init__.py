@@ -26,10 +26,15 @@ _PUBLIC = {
     "load_pack": "gemmtune.pack.runtime",
 }
 
+_MODULES = ("torch", "cupy")
+"""Ways into other frameworks, imported when first named: ``gemmtune.torch.optimize_(model, pack)``."""
+
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"gemmtune.{name}")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'gemmtune' has no attribute {name!r}")
@@ -39,7 +44,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, *_MODULES])
 
 
 if TYPE_CHECKING:
