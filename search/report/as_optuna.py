@@ -7,6 +7,7 @@ which is maximised, or a time, which is minimised.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import optuna
@@ -61,7 +62,9 @@ def study_of(material: Material, storage: BaseStorage | None = None) -> optuna.S
     name = f"{study.problem_key} on {study.kind} {study.gpu.short or study.gpu.name}, {study.regime}, {study.cache}"
     out = empty(measure, storage, f"{study.id}: {name}")
     out.add_trials(trials_of(material.trials, measure))
-    out.set_metric_names([measure.label])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an experimental method, in Optuna's words
+        out.set_metric_names([measure.label])
     about = {"gpu": study.gpu.key, "regime": study.regime, "cache": study.cache, "strategy": study.strategy,
              "seed": study.seed, "uuid": study.uuid}  # fmt: skip
     for key, value in {**about, **study.environment}.items():

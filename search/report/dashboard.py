@@ -15,7 +15,7 @@ from gemmtune.space.errors import DatabaseError, SettingError, ToolchainError
 
 
 def hand_over(materials: Sequence[Material], storage: BaseStorage | None = None) -> BaseStorage:
-    """The studies as Optuna's, in ``storage`` or in memory; each winner is marked by a note with its source.
+    """The studies as Optuna's, in ``storage`` or in memory; each has a note that names the winner, with its source.
 
     Raises:
         ToolchainError: optuna-dashboard is not installed.
@@ -24,12 +24,10 @@ def hand_over(materials: Sequence[Material], storage: BaseStorage | None = None)
     storage = storage or InMemoryStorage()
     for material in materials:
         study = study_of(material, storage)
-        winner = material.winner
-        if winner is None:
-            continue
-        note(study, f"The winner is trial {material.trials.index(winner)}: `{winner.configuration}`")
-        if winner.source:
-            note(study.trials[material.trials.index(winner)], f"The winner.\n\n```cuda\n{winner.source}\n```")
+        if (winner := material.winner) is not None:
+            number = material.trials.index(winner)
+            source = f"\n\n```cuda\n{winner.source}\n```" if winner.source else ""
+            note(study, f"The winner is trial {number}: `{winner.configuration}`{source}")
     return storage
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmtune.db.records import Timing, TrialRecord
 from gemmtune.db.store import failure_pattern
-from gemmtune.search.report.material import Material, is_correct, knobs
+from gemmtune.search.report.material import Material, is_correct, shared_knobs
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError
 from gemmtune.space.estimate import Estimate, estimate_traits, floor_us
@@ -205,7 +205,7 @@ def _estimate(material: Material) -> Estimate | None:
 def constant_knobs(material: Material, family: str) -> str:
     """The knobs that every correct trial of a family has alike, in words; they have no axis."""
     records = material.correct(family)
-    return ", ".join(f"{name} {values[0]}" for name, values in knobs(records).items() if len(values) == 1)
+    return ", ".join(f"{name} {values[0]}" for name, values in shared_knobs(records).items() if len(values) == 1)
 
 
 def highlighted(text: str) -> Source:

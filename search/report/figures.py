@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmtune.db.records import TrialRecord
 from gemmtune.search.report.importance import importance
-from gemmtune.search.report.material import Material, is_correct, knobs
+from gemmtune.search.report.material import Material, is_correct, shared_knobs
 from gemmtune.space.configuration import Configuration
 
 Figure = dict[str, Any]
@@ -23,7 +23,8 @@ _COLOURS = {
 }  # fmt: skip
 _OTHERS = ("#17a2b8", "#b5892b", "#6b8e23", "#a0522d")
 BEST_LINE = "#c0392b"
-SCALE = "Viridis"
+SCALE = [[0, "#7a5ea8"], [0.35, "#3b7dd8"], [0.7, "#2a9d6f"], [1, "#f0b400"]]
+"""From bad to good; thin lines of every shade show on a light and on a dark page."""
 
 
 def colour(material: Material, family: str) -> str:
@@ -41,7 +42,7 @@ def history(material: Material) -> Figure | None:
         return None
     traces: list[dict[str, Any]] = []
     measure = material.measure
-    own = [(t, v) for t in material.trials if is_correct(t) and (v := _own(t, measure.ratio)) is not None]
+    own = [(t, v) for t in material.trials if is_correct(t) and (v := measure.of_search(t)) is not None]
     for family in material.families:
         mine = [(t, v) for t, v in own if t.family == family]
         if mine:
@@ -83,10 +84,13 @@ def history(material: Material) -> Figure | None:
                 "marker": {"symbol": "x-thin", "size": 7, "line": {"width": 1.5, "color": "#909090"}},
             }
         )  # fmt: skip
-    rows = len({t.outcome for t in failed})
+    rows, last = len({t.outcome for t in failed}), material.trials[-1].number
     rug = min(0.3, 0.06 * rows)
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "trial"}, "anchor": "y2" if rows else "y", "rangemode": "nonnegative"},
+        "xaxis": {
+            "title": {"text": "trial"}, "anchor": "y2" if rows else "y",
+            "range": [-0.02 * last - 0.5, 1.02 * last + 0.5],
+        },
         "yaxis": {
             "title": {"text": measure.label}, "domain": [rug + 0.03 if rows else 0, 1],
             **({"rangemode": "tozero"} if measure.ratio else {"type": "log"}),
@@ -101,11 +105,6 @@ def history(material: Material) -> Figure | None:
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"dash": "dot", "width": 1}}
         ]
     return {"data": traces, "layout": layout}
-
-
-def _own(trial: TrialRecord, ratio: bool) -> float | None:
-    """The figure of the trial's own measurement, as the search saw it."""
-    return trial.ratio if ratio else trial.us
 
 
 def told(trial: TrialRecord) -> str:
@@ -144,7 +143,7 @@ def _words(outcome: str) -> str:
 def parallel(material: Material, family: str) -> Figure | None:
     """One line for each correct trial of a family through the values of its knobs, the most important first."""
     records = list(reversed(material.correct(family)))  # the best is drawn last, on top
-    values = {name: choices for name, choices in knobs(records).items() if len(choices) > 1}
+    values = {name: choices for name, choices in shared_knobs(records).items() if len(choices) > 1}
     if len(records) < 2 or not values:
         return None
     order = [*importance(material, family)]

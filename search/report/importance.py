@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from gemmtune.search.report.material import Material, knobs
+from gemmtune.search.report.material import Material, shared_knobs
 
 FEWEST = 10
 """Correct trials of a family below which nothing is said: the best tenth of them would be one trial."""
@@ -20,7 +20,7 @@ def importance(material: Material, family: str) -> dict[str, float]:
     Empty where the family has too few correct trials, or only one value of every knob.
     """
     records = material.correct(family)
-    varied = [name for name, values in knobs(records).items() if len(values) > 1]
+    varied = [name for name, values in shared_knobs(records).items() if len(values) > 1]
     if len(records) < FEWEST or not varied:
         return {}
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,11 +42,15 @@ class Measure:
     def of(self, trial: TrialRecord) -> float | None:
         """The trial's figure, as its own measurement or the one among the finalists gives it; None without one."""
         timing = trial.timing
-        return None if timing is None else timing.ratio if self.ratio else timing.us
+        return None if timing is None else self._finite(timing.ratio, timing.us)
 
-    def best(self, values: Iterable[float]) -> float:
-        """The best of at least one figure."""
-        return max(values) if self.ratio else min(values)
+    def of_search(self, trial: TrialRecord) -> float | None:
+        """The figure of the trial's own measurement, as the search saw it; None without one."""
+        return self._finite(trial.ratio, trial.us)
+
+    def _finite(self, ratio: float | None, us: float | None) -> float | None:
+        value = ratio if self.ratio else us
+        return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,12 @@ def knobs(trials: Sequence[TrialRecord]) -> dict[str, list[int | str]]:
         for name, value in Configuration.parse(trial.configuration).items():
             out.setdefault(name, set()).add(value)
     return {name: sorted(values, key=lambda v: (isinstance(v, str), v)) for name, values in out.items()}
+
+
+def shared_knobs(trials: Sequence[TrialRecord]) -> dict[str, list[int | str]]:
+    """The same of the knobs that all of them have: a family may have gained one while its study went on."""
+    everywhere = [set(Configuration.parse(trial.configuration)) for trial in trials]
+    return {name: values for name, values in knobs(trials).items() if all(name in names for names in everywhere)}
 
 
 def is_correct(trial: TrialRecord) -> bool:

@@ -30,6 +30,11 @@ class Chart:
     words: str
     figure: figures.Figure
 
+    @property
+    def broad(self) -> bool:
+        """Whether it has so many columns that a narrow screen scrolls it rather than squeezes it."""
+        return self.name.startswith(("parallel-", "tiles-"))
+
 
 def write_report(history: History, study: StudyRecord, path: str | Path) -> None:
     """Write the page about ``study`` to ``path``, which appears whole or not at all.
@@ -124,12 +129,14 @@ def charts(material: Material) -> list[Chart]:
                 tiles.heat_maps(material, family),
             )
         )  # fmt: skip
+    peak = tiles.peak(material)
+    roof = "" if peak is None else f" of {peak:.4g} TFLOP/s"
     found += [
         (
             "roofline", "Roofline",
             "Dots stand at the operations that a trial's tiles get out of each byte drawn from L2; winner and baseline "
-            "at those that the problem allows for each byte of device memory. The datasheet's bandwidth and peak make "
-            "the roof.",
+            "at those that the problem allows for each byte of device memory. The datasheet's bandwidth and "
+            f"peak{roof} make the roof.",
             tiles.roofline(material),
         ),
         ("outcomes", "Outcomes", "How the trials ended, by family.", figures.outcomes(material)),

@@ -66,14 +66,14 @@ def roofline(material: Material) -> Figure | None:
         rate = problem.flops / timing.baseline_us / 1e6
         traces.append(_star(winner.baseline or "baseline", own, rate, "diamond", "#808a94"))
         points.append((own, rate))
-    peak = _peak(problem, gpu.peak)
+    top = peak(material)
     low, high = min(x for x, _ in points) / 4, max(x for x, _ in points) * 4
     bandwidth = gpu.bandwidth / 1e12
     roofs = [("device memory", bandwidth, "solid")]
     if slope:
         roofs.append(("L2, by the cost estimate", slope, "dot"))
     for name, rise, dash in roofs:
-        traces.append(_roof(name, rise, peak, low, high, dash))
+        traces.append(_roof(name, rise, top, low, high, dash))
     floor = problem.flops / floor_us(problem, gpu) / 1e6
     traces.append(
         {
@@ -82,12 +82,16 @@ def roofline(material: Material) -> Figure | None:
             "marker": {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": "#808a94"}},
         }
     )  # fmt: skip
-    ceiling = peak or max(y for _, y in points)
+    ceiling = top or max(y for _, y in points)
     bottom = min(min(y for _, y in points), ceiling) / 2
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "FLOP per byte"}, "range": [math.log10(low), math.log10(high)]},
+        "xaxis": {
+            "type": "log", "dtick": "D2", "title": {"text": "FLOP per byte"},
+            "range": [math.log10(low), math.log10(high)],
+        },
         "yaxis": {
-            "type": "log", "title": {"text": f"TFLOP/s{' (estimated)' if material.measure.estimated else ''}"},
+            "type": "log", "dtick": "D2",
+            "title": {"text": f"TFLOP/s{' (estimated)' if material.measure.estimated else ''}"},
             "range": [math.log10(bottom), math.log10(ceiling * 1.6)],
         },
         "height": 480, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -104,9 +108,11 @@ def l2_bytes(problem: Problem, traits: Traits) -> float:
     return float(blocks * (traits.tile_m + traits.tile_n) * depth * element)
 
 
-def _peak(problem: Problem, peaks: Any) -> float | None:
-    value = peaks.get(str(problem.environment().get("dtype", "")))
-    return None if value is None else value / 1e12
+def peak(material: Material) -> float | None:
+    """The datasheet's TFLOP/s for the problem's dtype; None where it has none."""
+    problem = material.problem
+    rate = None if problem is None else material.study.gpu.peak.get(str(problem.environment().get("dtype", "")))
+    return None if rate is None else rate / 1e12
 
 
 def _star(name: str, x: float, y: float, symbol: str, tint: str) -> dict[str, Any]:
@@ -117,15 +123,14 @@ def _star(name: str, x: float, y: float, symbol: str, tint: str) -> dict[str, An
     }  # fmt: skip
 
 
-def _roof(name: str, slope: float, peak: float | None, low: float, high: float, dash: str) -> dict[str, Any]:
+def _roof(name: str, slope: float, top: float | None, low: float, high: float, dash: str) -> dict[str, Any]:
     """The line y = slope x up to the peak, in TFLOP/s and FLOP/B; ``slope`` is a bandwidth in TB/s."""
     xs = [low, high]
-    if peak is not None and low < peak / slope < high:
-        xs.insert(1, peak / slope)
-    ys = [min(slope * x, math.inf if peak is None else peak) for x in xs]
-    top = "" if peak is None else f", under a peak of {peak:.4g} TFLOP/s"
+    if top is not None and low < top / slope < high:
+        xs.insert(1, top / slope)
+    ys = [min(slope * x, math.inf if top is None else top) for x in xs]
     return {
-        "type": "scatter", "mode": "lines", "name": f"{name}: {slope:.3g} TB/s{top}", "x": xs, "y": ys,
+        "type": "scatter", "mode": "lines", "name": f"{name}: {slope:.3g} TB/s", "x": xs, "y": ys,
         "hoverinfo": "skip", "line": {"dash": dash, "color": "#808a94", "width": 1.5},
     }  # fmt: skip
 
@@ -172,6 +177,9 @@ def _heat_map(
         count[cell] = count.get(cell, 0) + 1
     columns, rows = sorted({c for c, _ in best}), sorted({r for _, r in best})
 
+    def said(value: float) -> str:
+        return f"{value:.3f}" if measure.ratio else f"{value:.4g}"
+
     def grid(value: Callable[[tuple[int, int]], Any], empty: Any) -> list[list[Any]]:
         return [[value((c, r)) if (c, r) in best else empty for c in columns] for r in rows]
 
@@ -181,7 +189,7 @@ def _heat_map(
         "zmin": span[0], "zmax": span[1], "xgap": 2, "ygap": 2, "showscale": axis == "",
         "colorbar": {"title": {"text": measure.short}, "thickness": 12},
         "z": grid(lambda cell: measure.of(best[cell]), None),
-        "text": grid(lambda cell: f"{measure.of(best[cell]) or 0:.3g}", ""), "texttemplate": "%{text}",
+        "text": grid(lambda cell: said(measure.of(best[cell]) or 0.0), ""), "texttemplate": "%{text}",
         "hovertext": grid(lambda cell: f"{count[cell]} tried; the best:<br>{told(best[cell])}", ""),
         "hovertemplate": "%{hovertext}<extra></extra>",
     }  # fmt: skip
