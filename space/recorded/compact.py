@@ -1,7 +1,8 @@
 """Compact tables: one JSON object with the knobs once and a row of values and one time for each configuration.
 
 ``{"source", "device_name", "kernel_name", "tune_params_keys", "tune_params", "objective", "unit", "rows"}``, where
-a row is the knobs' values in the order of ``tune_params_keys``, then the time (text or null where there is none).
+a row is the knobs' values in the order of ``tune_params_keys``, then the time (text or null where there is none). Of a
+configuration that stands there twice, the first counts.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemmtune.space.configuration import Configuration, Parameter
+from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import RecordingError
-from gemmtune.space.recorded.model import CORRECT, Recorded, Recording, plain_value
+from gemmtune.space.recorded.model import CORRECT, Recorded, Recording, observed, plain_value, read_time, with_listed
 from gemmtune.space.recorded.words import family_word
 
 FAILED = "launch"
@@ -37,21 +38,21 @@ def read_compact(data: Mapping[str, Any], name: str) -> Recording:
         )
     family = family_word(str(data.get("kernel_name", "kernel")))
     knobs = [str(k) for k in data["tune_params_keys"]]
-    parameters = tuple(Parameter(k, tuple(plain_value(v) for v in data["tune_params"][k])) for k in knobs)
-    rows = []
+    rows: dict[str, Recorded] = {}
     for row in data["rows"]:
         if len(row) != len(knobs) + 1:
             raise RecordingError(f"The recording {name!r} has a row of {len(row)} fields instead of {len(knobs) + 1}.")
         values = dict(zip(knobs, map(plain_value, row), strict=False))
-        time = row[-1]
-        timed = isinstance(time, int | float) and not isinstance(time, bool)
-        us = time * _MICROSECONDS[unit] if timed else None
-        detail = "" if timed or time is None else str(time)
-        rows.append(Recorded(Configuration.of(family, values), CORRECT if timed else FAILED, us, detail=detail))
+        time = read_time(row[-1])
+        us = None if time is None else time * _MICROSECONDS[unit]
+        detail = row[-1] if isinstance(row[-1], str) else ""
+        one = Recorded(Configuration.of(family, values), FAILED if us is None else CORRECT, us, detail=detail)
+        rows.setdefault(one.configuration.key, one)
+    shown = observed([row.configuration for row in rows.values()])
     return Recording(
         name=name,
         device_name=str(data.get("device_name", "")),
-        parameters={family: parameters},
-        rows=tuple(rows),
+        parameters=with_listed(shown, family, data["tune_params"]) if rows else {},
+        rows=tuple(rows.values()),
         source=str(data.get("source", "")),
     )

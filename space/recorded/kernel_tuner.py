@@ -13,7 +13,16 @@ from typing import Any
 from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.errors import RecordingError
 from gemmtune.space.recorded.header import KEY, figures_of, header_of, read_figures, read_header
-from gemmtune.space.recorded.model import CORRECT, Recorded, Recording, foreign_value, observed, plain_value
+from gemmtune.space.recorded.model import (
+    CORRECT,
+    Recorded,
+    Recording,
+    foreign_value,
+    observed,
+    plain_value,
+    read_time,
+    with_listed,
+)
 from gemmtune.space.recorded.words import family_word
 
 _OUTCOMES = {
@@ -52,8 +61,8 @@ def read_kernel_tuner(data: Mapping[str, Any], name: str) -> Recording:
     rows = tuple(_row(family, knobs, entry, name) for entry in data["cache"].values())
     parameters = observed([row.configuration for row in rows])
     listed = data.get("tune_params")
-    if isinstance(listed, Mapping):
-        parameters = {family: tuple(Parameter(k, tuple(dict.fromkeys(map(plain_value, listed[k])))) for k in knobs)}
+    if isinstance(listed, Mapping) and rows:
+        parameters = with_listed(parameters, family, listed)
     return Recording(
         **{"name": name, **read_header(data.get(KEY, {}))},
         device_name=str(data.get("device_name", "")),
@@ -67,10 +76,13 @@ def _row(family: str, knobs: list[str], entry: Mapping[str, Any], name: str) -> 
     configuration = Configuration.of(family, {k: plain_value(entry[k]) for k in knobs})
     mine = {k.removeprefix(_MINE): v for k, v in entry.items() if k.startswith(_MINE)}
     time = entry.get("__error__", entry.get("time"))
+    number = read_time(time)
     if isinstance(time, str) and time in _OUTCOMES:
         told: dict[str, Any] = {"outcome": _OUTCOMES[time]}
-    elif isinstance(time, int | float) and not isinstance(time, bool):
-        told = {"outcome": CORRECT, "us": time * 1e3}
+    elif number is not None:
+        told = {"outcome": CORRECT, "us": number * 1e3}
+    elif isinstance(time, int | float):
+        told = {"outcome": _OUTCOMES["ErrorConfig"]}
     else:
         raise RecordingError(f"The recording {name!r} has for '{configuration}' the time {time!r}, which is none.")
     known = {*knobs, *_STAGES, "time", "__error__"}

@@ -6,9 +6,11 @@ on recordings, since thousands of runs then cost seconds and no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite
+from statistics import median
 from typing import Any
 
 from gemmtune.space.configuration import Configuration, Parameter, Value
@@ -16,6 +18,8 @@ from gemmtune.space.errors import ConfigurationError, RecordingError, UnknownNam
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 
+_FAILED = 1e20
+"""What old cache files give as the time of a configuration that failed, whatever the unit."""
 CORRECT, ABANDONED = "correct", "abandoned"
 """Outcomes of right kernels (:class:`gemmtune.device.base.Outcome`): only the first may win."""
 
@@ -117,17 +121,25 @@ class Recording:
 
     @cached_property
     def rated(self) -> bool:
-        """Whether every time stands beside a baseline's, so that ratios rank rather than times."""
-        return not self.estimated and all(row.ratio is not None for row in self.rows if row.timed)
+        """Whether every correct time stands beside a baseline's, so that ratios rank rather than times."""
+        return not self.estimated and all(r.ratio is not None for r in self.rows if r.timed and r.outcome == CORRECT)
+
+    @cached_property
+    def baseline_us(self) -> float | None:
+        """The baseline's time, the median over the rows beside which it was timed; None where there is none."""
+        times = [row.us * row.ratio for row in self.rows if row.us is not None and row.ratio is not None]
+        return median(times) if times else None
 
     def objective(self, row: Recorded) -> float | None:
-        """What a search minimises: our time over the baseline's where all have one, else microseconds; None: no time.
+        """What a search minimises: our time over the baseline's where it is known, else microseconds; None: no time.
 
-        The same as a study's own (:func:`gemmtune.search.ranking.objective`).
+        A kernel that was given up as clearly beaten has no baseline beside it: it is held against the median one.
         """
-        if not row.timed:
+        if not row.timed or row.us is None:
             return None
-        return 1.0 / row.ratio if self.rated and row.ratio is not None else row.us
+        if not self.rated or self.baseline_us is None:
+            return row.us
+        return row.us / self.baseline_us if row.ratio is None else 1.0 / row.ratio
 
     @cached_property
     def optimum(self) -> float:
@@ -181,6 +193,24 @@ def foreign_value(value: Value) -> int | float | bool | str:
         return float(value)
     except ValueError:
         return value
+
+
+def read_time(value: Any) -> float | None:
+    """A time that a source gives, in its own unit; None where it is none: text, nothing, or a figure for failure."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and isfinite(value) and 0 < value < _FAILED else None
+
+
+def with_listed(
+    shown: Mapping[str, tuple[Parameter, ...]], family: str, listed: Mapping[str, Sequence[Any]]
+) -> dict[str, tuple[Parameter, ...]]:
+    """The knobs of ``family`` with the values that a source lists, in its order, and then those that only rows show."""
+    return {
+        family: tuple(
+            Parameter(p.name, tuple(dict.fromkeys([*map(plain_value, listed.get(p.name, ())), *p.values])))
+            for p in shown[family]
+        )
+    }
 
 
 def observed(configurations: list[Configuration]) -> dict[str, tuple[Parameter, ...]]:
