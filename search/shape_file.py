@@ -83,7 +83,7 @@ def read_problems(path: str | Path, dtypes: Sequence[str] | None = None) -> list
     found: dict[Gemm, Weighted] = {}
     for i, row in enumerate(rows, 1):
         where = f"problem {i} of {str(path)!r}"
-        for dtype in dtypes or [None]:
+        for dtype in dtypes or (None,):
             one = _read(row, where, dtype)
             found.setdefault(one.problem, one)
     if not found:

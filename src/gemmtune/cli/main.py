@@ -66,6 +66,8 @@ app.command("dashboard", short_help="Open studies in optuna-dashboard.")(report.
 app.command("rerun", short_help="Run a recorded trial again, alone, or under compute-sanitizer.")(rerun.rerun)
 app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
 app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
+app.command("diff", short_help="Compare two packs: rows lost, slower, faster, added.")(packs.diff)
+app.add_typer(packs.app, name="pack", short_help="Packs: merge, list exports, write the table in other forms.")
 app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
 app.command("record", short_help="Write a recorded space to a file; other tools' formats.")(replay.record)
 app.command("replay", short_help="Compare search strategies on a recorded space, without a GPU.")(replay.replay)
