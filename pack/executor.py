@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from gemmtune.device.baselines import Baseline, baseline_for
+from gemmtune.device.driver import relaxed_capture
 from gemmtune.device.identity import identity
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.scratch import ScratchPool
@@ -98,7 +99,8 @@ class DeviceState:
         with self._lock:
             loaded = self._loaded.get(kernel.sha)
             if loaded is None:
-                loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
+                with relaxed_capture():
+                    loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
             return loaded
 
 

@@ -125,7 +125,7 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         return by_torch(a, b, bias, linear)
     try:
         plan.run(addresses, _NO_SCALARS)
-    except GemmtuneError as error:
+    except (GemmtuneError, MemoryError) as error:
         _keep(plans, kind, Plan(None, plan.shape, f"the kernel could not be launched: {error}"))
         handle.complain("launch", f"A kernel of the pack could not be launched, so torch multiplies: {error}")
         return by_torch(a, b, bias, linear)
@@ -195,7 +195,7 @@ def plan_of(
             _check_device(handle, state)
         why = refused(handle, choice)
         run = None if why else state.plan(problem, bits, stream)
-    except GemmtuneError as error:
+    except (GemmtuneError, MemoryError) as error:
         handle.complain(type(error).__name__, f"The pack cannot serve here, so torch multiplies: {error}")
         run, why = None, str(error)
     if run is not None:

@@ -13,7 +13,8 @@ from gemmtune.torch import registry
 from gemmtune.torch.functional import by_key
 
 _LINEAR = frozenset({torch.nn.functional.linear})
-_PRODUCTS = frozenset({torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__})
+_PRODUCTS = frozenset({torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__})
+_FLAT = frozenset({torch.mm, torch.Tensor.mm})
 _SUMS = frozenset({torch.addmm, torch.Tensor.addmm})
 
 
@@ -48,9 +49,12 @@ class route(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801 - used as a 
         elif func in _PRODUCTS:
             if len(args) == 2 and not kwargs and _fits(*args):
                 return by_key(args[0], args[1], None, self.key, False)
+        elif func in _FLAT:
+            if len(args) == 2 and not kwargs and _fits(*args) and args[0].dim() == 2:
+                return by_key(args[0], args[1], None, self.key, False)
         elif func in _SUMS and len(args) == 3 and not kwargs:
             bias, a, b = args
-            if _fits(a, b) and _is_row(bias, b):
+            if _fits(a, b) and a.dim() == 2 and _is_row(bias, b):
                 return by_key(a, b, bias, self.key, False)
         return func(*args, **kwargs)
 
