@@ -29,7 +29,7 @@ _SHARED_PER_BLOCK = 1024
 class Constants:
     """What no datasheet says. Seconds, bytes and plain factors.
 
-    The values are those that fit 1838 timed trials on an H200 (benchmarks/h200/main-job.history.gz: families simt and
+    The values are those that fit 1981 timed trials on an H200 (benchmarks/h200/main-job.history.gz: families simt and
     mma, twenty problems), rounded to what physics would let one guess. benchmarks/search/estimate.py fits them again,
     leaving one shape out at a time, and says how well they rank what they have not seen.
     """
