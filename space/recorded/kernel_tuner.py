@@ -101,7 +101,7 @@ def kernel_tuner_data(recording: Recording) -> dict[str, Any]:
         RecordingError: it is of several families, which have different knobs.
     """
     family, knobs = one_family(recording, "Kernel Tuner's cache files")
-    sizes = [str(n) for n in recording.problem.axes.values()] if recording.problem else []
+    sizes = list(recording.problem.axes.values()) if recording.problem else []
     own = {"kernel_name": family, "problem_size": sizes, "objective": "time"}
     cache: dict[str, dict[str, Any]] = {}
     for row in recording.rows:
