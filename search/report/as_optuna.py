@@ -1,4 +1,4 @@
-"""Recorded trials as a study of Optuna's: for its importance of parameters, and for its dashboard.
+"""Recorded trials as a study of Optuna's, for its dashboard and whatever else reads Optuna's storages.
 
 The knobs of each family are parameters of their own, ``family.knob``; where there are several families, ``family`` is
 one more. Every parameter is categorical, as in the search. The value is the study's measure: the ratio to the baseline,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from datetime import datetime
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -47,13 +48,16 @@ def _trial(record: TrialRecord, choices: dict[str, dict[str, list[int | str]]], 
         "spill_bytes": record.spill_bytes, "shared_bytes": record.shared_bytes, "cubin": record.cubin_sha256,
         "estimated": record.estimated,
     }  # fmt: skip
-    return create_trial(
+    trial = create_trial(
         state=TrialState.FAIL if value_or_none is None else TrialState.COMPLETE,
         value=value_or_none,
         params=values,
         distributions=distributions,
         user_attrs={name: fact for name, fact in facts.items() if fact not in (None, "")},
     )
+    trial.datetime_start = datetime.fromtimestamp(record.started)
+    trial.datetime_complete = datetime.fromtimestamp(record.finished or record.started)
+    return trial
 
 
 def study_of(material: Material, storage: BaseStorage | None = None) -> optuna.Study:

@@ -43,10 +43,10 @@ class Leader:
 
 @dataclass(frozen=True)
 class Failure:
-    """Trials that failed alike: how, why (numbers blanked), how many, and the first of them."""
+    """Trials that failed alike: how, why in the words of the first of them, how many, and that one."""
 
     outcome: str
-    pattern: str
+    why: str
     count: int
     example: TrialRecord
 
@@ -62,7 +62,9 @@ def headline(material: Material) -> Facts:
             out.append((f"{timing.ratio:.3f}x", f"speed, {winner.baseline or 'baseline'} = 1"))
         if (problem := material.problem) is not None and problem.flops:
             out.append((f"{digits(problem.flops / timing.us / 1e6)}", "TFLOP/s"))
-            out.append((f"{100 * floor_us(problem, study.gpu) / timing.us:.0f} %", "of what the GPU could do at best"))
+            out.append(
+                (f"{digits(100 * floor_us(problem, study.gpu) / timing.us, 2)} %", "of what the GPU could do at best")
+            )
     out.append((f"{len(material.trials):,}", "trials"))
     out.append((f"{correct:,}", "of them right"))
     return out
@@ -115,7 +117,10 @@ def failures(material: Material) -> list[Failure]:
     first: dict[tuple[str, str], TrialRecord] = {}
     for trial in failed:
         first.setdefault((trial.outcome, failure_pattern(trial.detail)), trial)
-    return [Failure(kind[0].replace("_", " "), kind[1], n, first[kind]) for kind, n in kinds.most_common()]
+    return [
+        Failure(kind[0].replace("_", " "), " ".join(first[kind].detail.split())[:400], n, first[kind])
+        for kind, n in kinds.most_common()
+    ]
 
 
 def winner_facts(material: Material) -> Facts:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from gemmtune.db.records import TrialRecord
-from gemmtune.search.report.importance import importance
+from gemmtune.search.importance import Knob
 from gemmtune.search.report.material import Material, is_correct, shared_knobs
 from gemmtune.space.configuration import Configuration
 
@@ -146,7 +146,7 @@ def parallel(material: Material, family: str) -> Figure | None:
     values = {name: choices for name, choices in shared_knobs(records).items() if len(choices) > 1}
     if len(records) < 2 or not values:
         return None
-    order = [*importance(material, family)]
+    order = [knob.name for knob in material.importance(family)]
     names = sorted(values, key=lambda name: order.index(name) if name in order else len(order))
     configurations = [Configuration.parse(t.configuration) for t in records]
     figures = [material.measure.of(t) or 0.0 for t in records]
@@ -172,7 +172,7 @@ def parallel(material: Material, family: str) -> Figure | None:
 
 def importances(material: Material) -> Figure | None:
     """A bar for the importance of each knob, family by family side by side."""
-    found = {family: shares for family in material.families if (shares := importance(material, family))}
+    found = {family: ranked for family in material.families if (ranked := material.importance(family))}
     if not found:
         return None
     traces = []
@@ -182,14 +182,15 @@ def importances(material: Material) -> Figure | None:
         "annotations": [],
     }
     width = 1 / len(found)
-    for i, (family, shares) in enumerate(found.items()):
+    for i, (family, ranked) in enumerate(found.items()):
         n = "" if i == 0 else str(i + 1)
-        names = list(reversed(shares))
+        bars = list(reversed(ranked))
         traces.append(
             {
-                "type": "bar", "orientation": "h", "name": family, "y": names, "x": [shares[k] for k in names],
+                "type": "bar", "orientation": "h", "name": family, "y": [knob.name for knob in bars],
+                "x": [knob.importance for knob in bars], "text": [_favoured(knob) for knob in bars],
                 "xaxis": f"x{n}", "yaxis": f"y{n}", "marker": {"color": colour(material, family)},
-                "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+                "hovertemplate": "%{y}: %{x:.1%}<br>%{text}<extra></extra>", "textposition": "none",
             }
         )  # fmt: skip
         domain = [i * width + (0.08 if i else 0), (i + 1) * width - 0.02]
@@ -201,6 +202,11 @@ def importances(material: Material) -> Figure | None:
         )  # fmt: skip
     layout["margin"] = {"l": 90, "t": 40}
     return {"data": traces, "layout": layout}
+
+
+def _favoured(knob: Knob) -> str:
+    """What the best trials prefer."""
+    return _plain(f"{knob.favoured} has {knob.best_share:.0%} of the best, {knob.share:.0%} of all")
 
 
 def outcomes(material: Material) -> Figure | None:

@@ -9,7 +9,9 @@ from functools import cached_property
 
 from gemmtune.db import History
 from gemmtune.db.records import CORRECT, MeasurementRecord, StudyRecord, TrialRecord, VerificationData
+from gemmtune.db.samples import Sample
 from gemmtune.db.standing import standing
+from gemmtune.search.importance import TRIALS, Knob, of_family
 from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError
@@ -98,6 +100,22 @@ class Material:
     def correct(self, family: str) -> list[TrialRecord]:
         """The ranked trials of one family that have the measure, best first."""
         return [t for t in self.ranking if t.family == family and self.measure.of(t) is not None]
+
+    def importance(self, family: str) -> tuple[Knob, ...]:
+        """How much each knob of a family mattered, the most important first; empty where too few trials tell.
+
+        See :mod:`gemmtune.search.importance`.
+        """
+        if family not in self._importance:
+            correct = self.correct(family)
+            chosen = correct[:: max(1, -(-len(correct) // TRIALS))]
+            group = [Sample(t.study_id, family, t.configuration, t.timing.score) for t in chosen if t.timing]
+            self._importance[family] = of_family(family, group).knobs
+        return self._importance[family]
+
+    @cached_property
+    def _importance(self) -> dict[str, tuple[Knob, ...]]:
+        return {}
 
     def traits(self, trial: TrialRecord) -> Traits | None:
         """Tile, threads and the like of a trial; None where this version does not know its family or knobs."""

@@ -106,7 +106,8 @@ def charts(material: Material) -> list[Chart]:
         (
             "importance", "Which knobs mattered",
             "PED-ANOVA: how differently a knob is set in the best tenth of the trials than in all. The shares of a "
-            "family add up to 100 %; a search that tries some values more often than others sways them.",
+            "family add up to 100 %; a search that tries some values more often than others sways them. Point at a "
+            "bar for the value that the best prefer.",
             figures.importances(material),
         ),
     ]  # fmt: skip

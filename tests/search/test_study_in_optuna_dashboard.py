@@ -48,6 +48,7 @@ def test_a_trial_keeps_its_knobs_and_what_became_of_it(recorded: History) -> Non
     assert trial.params["mma.smem"] == "xor"
     assert trial.user_attrs["registers"] == material.winner.registers
     assert trial.user_attrs["outcome"] == "correct"
+    assert trial.duration.total_seconds() == pytest.approx(material.winner.finished - material.winner.started, abs=1e-4)
 
 
 def test_the_dashboard_answers_with_the_studies(recorded: History) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmtune.db import History, KernelData, MeasurementData, StudySpec, TrialResult, VerificationData
+from gemmtune.db.filter import Filter
+from gemmtune.search.importance import importance
 from gemmtune.search.report.facts import headline, leaders
-from gemmtune.search.report.importance import importance
 from gemmtune.search.report.material import Material, gather
 from gemmtune.search.report.page import _script_data, charts, page, write_report
 from gemmtune.search.report.tiles import l2_bytes
@@ -155,18 +156,22 @@ def test_l2_serves_each_tile_its_rows_and_columns_for_the_whole_reduction(record
     assert l2_bytes(material.problem, traits) == 32 * 16 * (128 + 256) * 4096 * 2
 
 
-def test_importance_is_shares_of_the_knobs_that_varied(recorded: History) -> None:
+def test_importance_is_that_of_the_query_for_the_same_trials(recorded: History) -> None:
     material = gather(recorded, recorded.study(1))
-    shares = importance(material, "mma")
-    assert sum(shares.values()) == pytest.approx(1)
-    assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert {"bm", "bn", "stages"} <= set(shares)
-    assert importance(material, "simt") == {}, "one correct trial tells nothing"
+    (asked,) = (found for found in importance(recorded, Filter(study_id=1)) if found.family == "mma")
+    assert [k.name for k in material.importance("mma")] == [k.name for k in asked.knobs]
+    figure = next(c.figure for c in charts(material) if c.name == "importance")
+    (bars,) = figure["data"]
+    assert bars["y"] == [k.name for k in reversed(asked.knobs)], "the most important stands on top"
+    assert sum(bars["x"]) == pytest.approx(1)
+    assert material.importance("simt") == (), "one correct trial tells nothing"
 
 
-def test_importance_finds_the_knob_that_decides(history: History) -> None:
+def test_the_knob_that_decides_is_first_everywhere(history: History) -> None:
     results = [(c, right(10.0 if c["smem"] == "xor" else 20 + i)) for i, c in enumerate(toys(24))]
-    assert next(iter(importance(material_of(history, results), "toy"))) == "smem"
+    shown = {c.name: c.figure for c in charts(material_of(history, results))}
+    assert shown["importance"]["data"][0]["y"][-1] == "smem"
+    assert shown["parallel-toy"]["data"][0]["dimensions"][0]["label"] == "smem"
 
 
 def test_the_page_is_one_file_that_asks_no_other_host(recorded: History, tmp_path: Path) -> None:
@@ -225,7 +230,7 @@ def test_estimates_are_marked_and_less_time_is_better(history: History) -> None:
 
 
 def test_families_that_this_version_does_not_know_have_all_but_tiles(history: History) -> None:
-    material = material_of(history, [(c, right(10.0 + i, 1.0)) for i, c in enumerate(toys(12, "theirs"))])
+    material = material_of(history, [(c, right(10.0 + i, 1.0)) for i, c in enumerate(toys(24, "theirs"))])
     names = {c.name for c in charts(material)}
     assert {"history", "parallel-theirs", "importance"} <= names
     assert "tiles-theirs" not in names
