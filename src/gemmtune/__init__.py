@@ -21,6 +21,9 @@ _PUBLIC = {
     "History": "gemmtune.db",
     "tune": "gemmtune.search",
     "benchmark": "gemmtune.search.benchmark",
+    "RecordedSpace": "gemmtune.space.recorded",
+    "open_space": "gemmtune.search.recorded_study",
+    "replay": "gemmtune.search.replay",
     "export_pack": "gemmtune.pack.export",
     "check_pack": "gemmtune.pack.check",
     "load_pack": "gemmtune.pack.runtime",
@@ -55,8 +58,11 @@ if TYPE_CHECKING:
     from gemmtune.pack.runtime import load_pack as load_pack
     from gemmtune.search import tune as tune
     from gemmtune.search.benchmark import benchmark as benchmark
+    from gemmtune.search.recorded_study import open_space as open_space
+    from gemmtune.search.replay import replay as replay
     from gemmtune.space.configuration import Configuration as Configuration
     from gemmtune.space.errors import GemmtuneError as GemmtuneError
     from gemmtune.space.gemm import Gemm as Gemm
     from gemmtune.space.gpu import Gpu as Gpu
+    from gemmtune.space.recorded import RecordedSpace as RecordedSpace
     from gemmtune.space.space import Space as Space
