@@ -8,7 +8,7 @@ is the old time over the new one, of whatever serves (kernel or baseline); the i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmtune.pack.combine import identity
 from gemmtune.pack.format import PackData
@@ -71,25 +71,25 @@ def _change(old: tuple[Table, Row] | None, new: tuple[Table, Row] | None) -> Cha
     assert there is not None  # noqa: S101 - every key came from one of the two
     table, row = there
     ranges = "".join(f" {name}={low}-{high}" for name, (low, high) in row.axes.items() if low != high)
-    place = {"problem": row.problem().key + ranges, "gpu": table.name, "regime": table.regime, "cache": table.cache}
+    here = Change(SAME, row.problem().key + ranges, table.name, table.regime, table.cache)
     if old is None or new is None:
-        what, side = (ADDED, "new") if old is None else (LOST, "old")
-        times = [t for _, t in _served(row)]
-        us = max((t[0] for t in times), default=None)
-        return Change(what, **place, **{side: row.kernel, f"{side}_us": us})
+        us = max((times[0] for _, times in _served(row)), default=None)
+        if old is None:
+            return replace(here, what=ADDED, new=row.kernel, new_us=us)
+        return replace(here, what=LOST, old=row.kernel, old_us=us)
     (old_table, old_row), (new_table, new_row) = old, new
     notes = [*_versions(old_table, new_table)]
     if old_row.estimated or new_row.estimated:
         notes.append("an estimate is among them")
-    fields = {**place, "old": old_row.kernel, "new": new_row.kernel, "note": "; ".join(notes)}
+    here = replace(here, old=old_row.kernel, new=new_row.kernel, note="; ".join(notes))
     found = _slowest(dict(_served(old_row)), dict(_served(new_row)))
     if found is None:
-        return Change(SAME, **fields)
+        return here
     before, after = found
     low, high = before[1] / after[2], before[2] / after[1]
     what = FASTER if low > 1.0 else SLOWER if high < 1.0 else SAME
-    return Change(
-        what, **fields, old_us=before[0], new_us=after[0], speedup=before[0] / after[0], low=low, high=high
+    return replace(
+        here, what=what, old_us=before[0], new_us=after[0], speedup=before[0] / after[0], low=low, high=high
     )  # fmt: skip
 
 

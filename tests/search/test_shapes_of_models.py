@@ -57,7 +57,8 @@ def test_llama_by_name() -> None:
     found = layers("llama")
     assert {name: (x.n, x.k, x.count) for name, x in found.items()} == {
         "self_attn.q_proj": (4096, 4096, 32), "self_attn.k_proj": (1024, 4096, 32),
-        "self_attn.v_proj": (1024, 4096, 32), "self_attn.o_proj": (4096, 4096, 32), "mlp.gate_proj": (14336, 4096, 32), "mlp.up_proj": (14336, 4096, 32),
+        "self_attn.v_proj": (1024, 4096, 32), "self_attn.o_proj": (4096, 4096, 32),
+        "mlp.gate_proj": (14336, 4096, 32), "mlp.up_proj": (14336, 4096, 32),
         "mlp.down_proj": (4096, 14336, 32), "lm_head": (128256, 4096, 1),
     }  # fmt: skip
     merged = layers("llama", fused=True, tensor_parallel=8)
