@@ -119,6 +119,15 @@ class Material:
 
     def traits(self, trial: TrialRecord) -> Traits | None:
         """Tile, threads and the like of a trial; None where this version does not know its family or knobs."""
+        if trial.id not in self._traits:
+            self._traits[trial.id] = self._worked_out(trial)
+        return self._traits[trial.id]
+
+    @cached_property
+    def _traits(self) -> dict[int, Traits | None]:
+        return {}
+
+    def _worked_out(self, trial: TrialRecord) -> Traits | None:
         if self.problem is None:
             return None
         try:

@@ -26,7 +26,7 @@ def roofline(material: Material) -> Figure | None:
     Williams, "Hierarchical Roofline analysis for GPUs", 2020.)
     """
     problem, winner = material.problem, material.winner
-    if problem is None or winner is None or not problem.flops:
+    if problem is None or winner is None or not problem.flops or not problem.bytes:
         return None
     gpu = material.study.gpu
     traces: list[dict[str, Any]] = []
