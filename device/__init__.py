@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmtune.space.errors import ToolchainError, UnknownNameError
+from gemmtune.space.errors import ToolchainError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
     from gemmtune.device.base import Device
@@ -13,14 +13,16 @@ DEFAULT_EMULATED = "h200"
 """The GPU that stands in where there is none."""
 
 
-def open_device(spec: str | None = None) -> Device:
+def open_device(spec: str | None = None, *, running: bool = False) -> Device:
     """The device called ``spec``: ``cuda:N``, ``emulator:NAME`` (``cuda`` and ``emulator`` alone: the first GPU, the
     H200) or ``replay:FILE``, a recorded space. Without a name: the first GPU where one works, else the emulated H200.
+
+    With ``running``, only a device that runs kernels will do, which a record is not.
 
     Raises:
         UnknownNameError: the name is none of these, or there is no such GPU.
         RecordingError: the recorded space cannot be read.
-        UnsupportedError: it is of a kernel that gemmtune does not have.
+        UnsupportedError: it is of a kernel that gemmtune does not have, or a device has to run kernels.
         ToolchainError: the GPU was asked for, but CuPy, the driver or the GPU is missing; the message names the cure.
     """
     if spec is None:
@@ -38,6 +40,8 @@ def open_device(spec: str | None = None) -> Device:
 
         return EmulatorDevice(rest or DEFAULT_EMULATED)
     if kind == "replay" and rest:
+        if running:
+            raise UnsupportedError(f"{spec} is a record, which runs no kernel: name a GPU (cuda:0) or emulator:h200.")
         from gemmtune.device.replay import ReplayDevice
 
         return ReplayDevice(rest)

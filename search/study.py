@@ -104,7 +104,7 @@ def tune(
 
     Args:
         problems: one problem or several.
-        device: a device, or how one is called (``cuda:0``, ``emulator:h200``); by default the GPU, else the emulator.
+        device: a device, or how one is called (``cuda:0``, ``emulator:h200``, ``replay:FILE``); by default the GPU, else the emulator.
         trials: of each study, those of earlier runs included; by default 200, or 40 where times are estimates; with a
             time limit and no number, as many as fit.
         time_limit: seconds for the whole call; each study may take an equal share of what is left.
@@ -160,11 +160,11 @@ def tune(
     return results
 
 
-def opened(device: Device | str | None, stack: ExitStack) -> Device:
-    """The device itself, or the one of that name, which ``stack`` then closes."""
+def opened(device: Device | str | None, stack: ExitStack, *, running: bool = False) -> Device:
+    """The device itself, or the one of that name, which ``stack`` then closes; ``running``: no record."""
     if device is not None and not isinstance(device, str):
         return device
-    found = open_device(device)
+    found = open_device(device, running=running)
     stack.callback(found.close)
     return found
 

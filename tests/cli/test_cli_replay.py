@@ -77,6 +77,8 @@ def test_a_study_is_recorded_and_replayed(cli, tuned, tmp_path):
         (("replay", "PATH", "--budget", "0"), "--budget"),
         (("record", "PATH", "x", "--format", "xml"), "Unknown format 'xml'"),
         (("tune", "64x64x64", "--device", "replay:PATH"), "gemmtune replay"),
+        (("bench", "64x64x64", "--device", "replay:PATH"), "runs no kernel"),
+        (("doctor", "64x64x64", "--device", "replay:PATH"), "runs no kernel"),
     ],
 )
 def test_bad_input_is_one_sentence(cli, path, words, message):

@@ -112,7 +112,7 @@ def bench(
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
-    with closing(open_device(device)) as where, History(db) as history:
+    with closing(open_device(device, running=True)) as where, History(db) as history:
         earlier = earlier_rows(result_file, where) if result_file is not None and listed is not None else ()
 
         def write() -> None:

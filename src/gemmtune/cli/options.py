@@ -38,7 +38,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="cuda:N, or emulator:GPU as in emulator:h200.  [default: the GPU, else emulated]",
+        help="cuda:N, emulator:GPU as in emulator:h200, or replay:FILE.  [default: the GPU, else emulated]",
     ),
 ]
 Database = Annotated[
