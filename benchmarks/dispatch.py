@@ -33,9 +33,9 @@ PRODUCTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096))
 BAR = 0.02
 PROTOCOL = (
     "Every M tuned (bf16, nt, sustained, cold cache), then each left out in turn: the ranges of the others are "
-    "measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), and what the look-up "
-    "answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's time; regret is the "
-    "answer's time over that of the best kernel tuned for the M, less 1."
+    "measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), and what the "
+    "look-up answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's time; regret "
+    "is the answer's time over that of the best kernel tuned for the M, less 1."
 )
 
 

@@ -27,6 +27,7 @@ _PUBLIC = {
     "export_pack": "gemmtune.pack.export",
     "check_pack": "gemmtune.pack.check",
     "load_pack": "gemmtune.pack.runtime",
+    "merge_packs": "gemmtune.pack.combine",
 }
 
 _MODULES = ("torch", "cupy")
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from gemmtune.db import History as History
     from gemmtune.device import open_device as open_device
     from gemmtune.pack.check import check_pack as check_pack
+    from gemmtune.pack.combine import merge_packs as merge_packs
     from gemmtune.pack.export import export_pack as export_pack
     from gemmtune.pack.runtime import load_pack as load_pack
     from gemmtune.search import tune as tune

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from gemmtune.pack.format import read_pack
 from gemmtune.pack.ranges import spans
 from gemmtune.pack.restore import restore_pack
 from gemmtune.pack.storage import read_files
+from gemmtune.search.results import read_result_file
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError, PackError, ToolchainError, UnknownNameError
 from gemmtune.space.gemm import Gemm
@@ -445,3 +447,44 @@ def test_what_the_history_does_not_have_is_not_brought_back(
     history.record_export("new.kpack", "ac" * 32, [])
     with pytest.raises(UnknownNameError, match="2 exports begin with 'a'"):
         restore_pack(tmp_path / "x.kpack", history, "a")
+
+
+# ------------------------------------------------------------------------------------------------------- the benchmark
+
+
+def test_the_benchmark_tunes_holds_out_and_writes_one_file(
+    tmp_path: Path, cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "dispatch.py"
+    spec = importlib.util.spec_from_file_location("dispatch_benchmark_run", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    class OnGpu(Meter):
+        def close(self) -> None:
+            pass
+
+    def tune(problems: list[Gemm], device: Any, *, history: History, **_: Any) -> None:
+        assert [p.dtype for p in problems] == ["bf16"] * 3
+        for problem in problems:
+            record(history, cache, Gemm(problem.m, problem.n, problem.k), 1.5)
+
+    monkeypatch.setattr(script, "SIZES", (32, 64, 128))
+    monkeypatch.setattr(script, "open_device", lambda name: OnGpu(lambda m: 0.9 if m == 64 else 1.2))
+    monkeypatch.setattr(script, "tune", tune)
+    out = tmp_path / "dispatch.json"
+    for product, code in (("48x32", 0), ("40x32", 0)):
+        argv = ["dispatch.py", str(out), "--product", product, "--db", str(tmp_path / "histories")]
+        monkeypatch.setattr("sys.argv", argv)
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert ended.value.code == code
+    result = read_result_file(out)
+    assert (result.name, result.gpu, result.rows) == ("dispatch", "NVIDIA H200", ())
+    answers = result.summary["answers"]
+    assert [(a["m"], a["n"], a["how"]) for a in answers] == [
+        (m, n, "baseline" if m == 64 else "range") for n in (48, 40) for m in (32, 64, 128)
+    ]  # fmt: skip
+    assert result.summary["products"] == 2
