@@ -105,7 +105,7 @@ def _study(draw: random.Random, study: int, count: int, first: int) -> dict[str,
         family = "mma" if draw.random() < 0.75 else "simt"
         knobs = {
             "bm": draw.choice(_TILES), "bn": draw.choice(_TILES), "bk": draw.choice(_DEPTHS), "stages":
-            draw.choice(_STAGES), "group": draw.choice((1, 4, 8, 16)), "unroll": draw.choice((1, 2)), "serial": i,
+            draw.choice(_STAGES), "group": draw.choice((1, 4, 8, 16)), "unroll": draw.choice((1, 2)),
         }  # fmt: skip
         text = f"{family} " + " ".join(f"{k}={v}" for k, v in knobs.items())
         ratio = max(0.05, 1 - abs(draw.gauss(0, 0.3)) - 0.1 * (knobs["bk"] < 32))

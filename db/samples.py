@@ -49,5 +49,5 @@ def samples(history: History, wanted: Filter, limit: int) -> list[Sample]:
             chosen = select(ranked.c.id).where((ranked.c.number - 1) % every == 0)
             query = select(m.Trial.study_id, m.Trial.family, m.Trial.configuration, m.Trial.score)
             rows = session.execute(query.where(m.Trial.id.in_(chosen)).order_by(m.Trial.id))
-            out += [Sample(*row) for row in rows]
+            out += [Sample(of, family, text, score or 0.0) for of, family, text, score in rows]
         return out

@@ -59,7 +59,7 @@ app = group("Find the fastest correct matrix-multiplication kernel for a GPU, re
 app.command("tune", short_help="Find the fastest kernel for one or more shapes.")(tune.tune)
 app.command("shapes", short_help="The multiplications of a model, the most valuable first.")(shapes.shapes)
 app.command("bench", short_help="Time the best known kernel beside cuBLAS and a naive one.")(bench.bench)
-app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, why.")
+app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, importance, why.")
 app.command("show", short_help="All that is known of a kernel; its source, SASS, recipe.")(show.show)
 app.command("report", short_help="A study as one page to open in a browser.")(report.report)
 app.command("dashboard", short_help="Open studies in optuna-dashboard.")(report.dashboard)
