@@ -17,7 +17,7 @@ import numpy as np
 from gemmtune.space.errors import UnknownNameError
 from gemmtune.space.space import Space
 
-STRATEGIES = ("auto", "tpe", "random", "exhaustive")
+STRATEGIES = ("auto", "gp", "tpe", "random", "exhaustive")
 LEADERS = 5
 """How many of the best configurations have their neighbours tried."""
 DRAWS = 64
@@ -104,10 +104,13 @@ class Strategy(ABC):
         return int(self.rng.choice(sorted(near))) if near else None
 
 
-def make_strategy(name: str, space: Space, seed: int, budget: int, warm: Sequence[int] = ()) -> Strategy:
-    """The strategy called ``name``; ``auto`` is exhaustive where ``budget`` covers the valid set, else TPE.
+def make_strategy(
+    name: str, space: Space, seed: int, budget: int, warm: Sequence[int] = (), confidence: float | None = None
+) -> Strategy:
+    """The strategy called ``name``; ``auto`` is exhaustive where ``budget`` covers the valid set, else ``gp``.
 
-    ``warm`` are configurations that did well under other circumstances, the best first: TPE starts from some of them.
+    ``warm`` are configurations that did well under other circumstances, the best first: ``gp`` and ``tpe`` start from
+    some of them. With ``confidence``, ``gp`` ends when it gives that probability to being within 1 % of the best.
 
     Raises:
         UnknownNameError: there is none of that name.
@@ -121,9 +124,13 @@ def make_strategy(name: str, space: Space, seed: int, budget: int, warm: Sequenc
         from gemmtune.search.random_ import Random
 
         return Random(space, seed)
-    from gemmtune.search.tpe import Tpe
+    if name == "tpe":
+        from gemmtune.search.tpe import Tpe
 
-    return Tpe(space, seed, budget, warm)
+        return Tpe(space, seed, budget, warm)
+    from gemmtune.search.gp import Gp
+
+    return Gp(space, seed, budget, warm, confidence)
 
 
 def check_strategy(name: str) -> None:

@@ -37,7 +37,7 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")] = 0,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="auto, tpe, random or exhaustive.")
+        str, typer.Option("--strategy", metavar="NAME", help="auto, gp, tpe, random or exhaustive.")
     ] = "auto",
     device: options.Device = None,
     db: options.Database = None,
