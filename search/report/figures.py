@@ -114,13 +114,13 @@ def told(trial: TrialRecord) -> str:
     if timing is not None:
         beside = f", {timing.ratio:.3f} x baseline" if timing.ratio is not None else ""
         lines.append(f"{'est. ' if timing.estimated else ''}{timing.us:.4g} us{beside}")
-    lines += _folded(trial.configuration)
+    lines += map(_plain, _folded(trial.configuration))
     if trial.registers is not None:
         lines.append(
             f"{trial.registers} registers, {trial.spill_bytes or 0} B spilled, {trial.shared_bytes or 0:,} B shared"
         )
     if trial.detail:
-        lines += _folded(_plain(" ".join(trial.detail.split())[:240]))
+        lines += map(_plain, _folded(" ".join(trial.detail.split())[:240]))
     return "<br>".join(lines)
 
 

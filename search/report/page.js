@@ -28,7 +28,13 @@
   const draw = () => {
     for (const place of document.querySelectorAll("[data-figure]")) {
       const figure = figures[place.dataset.figure];
-      const config = { responsive: true, displaylogo: false, toImageButtonOptions: { filename: place.dataset.figure } };
+      const config = {
+        responsive: true,
+        displaylogo: false,
+        plotlyServerURL: "", // nothing is uploaded anywhere
+        modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "lasso2d", "select2d", "autoScale2d"],
+        toImageButtonOptions: { filename: place.dataset.figure },
+      };
       Plotly.react(place, figure.data, themed(figure.layout), config).then(
         () => { place.dataset.drawn = "yes"; },
         (error) => { place.textContent = `This figure could not be drawn: ${error}`; },

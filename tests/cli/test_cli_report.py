@@ -105,6 +105,8 @@ def test_a_browser_draws_every_figure(cli, db, tmp_path) -> None:
     assert all(drawn.values()), drawn
     assert "This figure could not be drawn: " not in body.partition("<script")[0]
     assert body.count('class="main-svg"') >= len(drawn)
+    assert "Download plot" in body
+    assert "Share chart" not in body.partition("<script")[0], "nothing offers to upload the figures"
     assert "Content Security Policy" not in done.stderr
     assert "Uncaught" not in done.stderr
 
