@@ -3,7 +3,7 @@
 ``python benchmarks/search/peers.py SPACE OUT.json --strategy bayes_opt:10 --strategy genetic_algorithm:30``. The space
 is handed over as a Kernel Tuner cache file that gemmtune writes; what is not in it is excluded by a restriction, so
 that Kernel Tuner searches the same valid set. Each strategy runs with consecutive seeds and ``max_fevals`` evaluations;
-evaluations count in the order of their first visit, as Kernel Tuner counts them. It comes with the extra ``compare``.
+options of a strategy follow its name, ``bayes_opt,method=ei:10``. Evaluations count in the order of their first visit, as Kernel Tuner counts them. It comes with the extra ``compare``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ def simulate(space: RecordedSpace, cache: Path, strategy: str, seed: int, budget
     def recorded(values: dict[str, Any]) -> bool:
         return ",".join(str(values[k]) for k in knobs) in entries
 
+    name, *words = strategy.split(",")
+    options: dict[str, Any] = dict(word.split("=", 1) for word in words)
+    if budget is not None:
+        options["max_fevals"] = budget
     random.seed(seed)
     np.random.seed(seed)  # Kernel Tuner draws from the global generators
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results, _ = kernel_tuner.tune_kernel(
             header["kernel_name"], "__global__ void kernel() {}", header["problem_size"], [],
-            header["tune_params"], restrictions=recorded, simulation_mode=True, cache=str(cache), strategy=strategy,
-            strategy_options={} if budget is None else {"max_fevals": budget}, quiet=True, lang="CUDA",
+            header["tune_params"], restrictions=recorded, simulation_mode=True, cache=str(cache), strategy=name,
+            strategy_options=options, quiet=True, lang="CUDA",
         )  # fmt: skip
     (family,) = recording.parameters
     objectives: dict[Configuration, float | None] = {}
@@ -83,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("space", help="as for gemmtune replay")
     parser.add_argument("output", help="result file")
-    parser.add_argument("--strategy", action="append", metavar="NAME[:REPEATS]")
+    parser.add_argument("--strategy", action="append", metavar="NAME[,OPTION=VALUE][:REPEATS]")
     parser.add_argument("--family")
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
