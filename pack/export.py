@@ -117,6 +117,7 @@ def export_pack(
             export.add(record)
         export.widen()
         held_out = export.hold_out() if hold_out else ()
+        export.drop_wrong()
         data = export.data()
         if not any(t.rows for t in data.tables):
             reasons = "".join(f" {s}" for s in export.left_out[:3])
@@ -238,6 +239,13 @@ class _Export:
             tuned = [Tuned(c.problem, c.kernel if c.won else None, c.record_ratio) for c in group]
             found += leave_one_out(meter, tuned, first.regime, first.state)
         return tuple(found)
+
+    def drop_wrong(self) -> None:
+        """Take back the ranges of kernels that were wrong at any size, whenever that came out."""
+        wrong = self.meter.wrong if self.meter else {}
+        for rows in self.rows.values():
+            rows[:] = [row for row in rows if row.exact or row.kernel not in wrong]
+        self.left_out += [f"kernel {sha[:12]} is wrong for {key}: it serves no range." for sha, key in wrong.items()]
 
     def _groups(self) -> Iterator[tuple[RangeMeter, Device, list[_Candidate]]]:
         """What was measured on this kind of GPU: problems that differ in m alone, with what measures them."""

@@ -60,6 +60,9 @@ class RangeMeter:
         device: the device; its times are measured, not estimated.
         axis: the axis that ranges.
         seed: of the random inputs.
+
+    Attributes:
+        wrong: where a kernel (by its cubin's SHA-256) was first found wrong.
     """
 
     def __init__(self, device: Device, axis: str = "m", *, seed: int = 0) -> None:
@@ -67,7 +70,7 @@ class RangeMeter:
         self._axis = axis
         self._seed = seed
         self._known: dict[tuple[str, str, Regime, Cache], Point | None] = {}
-        self._wrong: set[str] = set()
+        self.wrong: dict[str, str] = {}
 
     def claim(
         self, kernel: CompiledKernel, problem: Problem, span: tuple[int, int], regime: Regime, cache: Cache
@@ -85,7 +88,7 @@ class RangeMeter:
 
         lows = list(dict.fromkeys((span[0], math.isqrt(span[0] * tuned), tuned)))
         highs = list(dict.fromkeys((span[1], math.isqrt(tuned * span[1]), tuned)))
-        while lows[0] < highs[0]:
+        while lows[0] < highs[0] and kernel.cubin_sha256 not in self.wrong:
             low, high = lows[0], highs[0]
             middle = (low + high) // 2
             if at(low) is None:
@@ -96,8 +99,8 @@ class RangeMeter:
                 given_way = highs if middle > tuned else lows
             else:
                 return tuple(p for size in sorted({low, middle, high}) if (p := at(size)) is not None)
-            if len(given_way) == 1 or kernel.cubin_sha256 in self._wrong:
-                return ()  # it does not hold at its own size today, or is not to be trusted beyond it
+            if len(given_way) == 1:  # the kernel does not hold at its own size today
+                return ()
             given_way.pop(0)
         return ()
 
@@ -116,7 +119,7 @@ class RangeMeter:
         report = self._device.run(job, Limits())
         measurement, point = report.measurement, None
         if report.outcome is Outcome.WRONG:
-            self._wrong.add(kernel.cubin_sha256)
+            self.wrong.setdefault(kernel.cubin_sha256, there.key)
         if report.outcome is Outcome.CORRECT and measurement is not None and not measurement.estimated:
             point = None if measurement.ratio is None else point_of(dict(there.axes), measurement)
         if not anew:

@@ -390,6 +390,18 @@ def test_a_loss_between_the_points_of_a_range_is_found(history: History, cache: 
     assert "at most 25.0 % slower than the baseline (gemm 60x48x32" in str(report)
 
 
+def test_a_range_is_taken_back_where_a_size_held_out_shows_it_wrong(
+    history: History, cache: KernelCache, tmp_path: Path
+) -> None:
+    for m in (32, 60, 128):
+        record(history, cache, Gemm(m, 48, 32), 1.5)
+    meter = Meter(lambda m: 1.5, lambda m: Outcome.WRONG if m == 60 else Outcome.CORRECT)
+    report = export_pack(tmp_path / "p.kpack", history, cache=cache, device=meter)
+    assert ranges_of(tmp_path / "p.kpack") == {}  # the three sizes share one cubin
+    (line,) = report.left_out
+    assert "is wrong for gemm 60x48x32" in line
+
+
 def test_losers_and_lone_sizes_answer_with_the_baseline(history: History, cache: KernelCache, tmp_path: Path) -> None:
     record(history, cache, Gemm(32, 48, 32), 1.5)
     record(history, cache, Gemm(64, 48, 32), 0.7)
