@@ -19,7 +19,7 @@ PROTOCOL = (
     "is the recorded optimum over the best found (0 before the first correct one). Ours propose batches of four with "
     "the results of five batches ago, as a study does; peers see each result at once. An evaluation is a configuration "
     "tried, whatever became of it. Means over the seeds with their standard error, the worst seed, and the median "
-    "evaluation that reaches a fraction (null: more than half never do)."
+    "evaluation that reaches a fraction (null: at least half never do)."
 )
 
 

@@ -3,7 +3,8 @@
 ``python benchmarks/search/peers.py SPACE OUT.json --strategy bayes_opt:10 --strategy genetic_algorithm:30``. The space
 is handed over as a Kernel Tuner cache file that gemmtune writes; what is not in it is excluded by a restriction, so
 that Kernel Tuner searches the same valid set. Each strategy runs with consecutive seeds and ``max_fevals`` evaluations;
-options of a strategy follow its name, ``bayes_opt,method=ei:10``. Evaluations count in the order of their first visit, as Kernel Tuner counts them. It comes with the extra ``compare``.
+its options follow its name, as in ``bayes_opt,method=ei:10``. Evaluations count in the order of their first visit, as
+Kernel Tuner counts them. It comes with the extra ``compare``.
 """
 
 from __future__ import annotations
