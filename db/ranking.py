@@ -7,9 +7,9 @@ studies' leaders, which an index gives without reading the rest, so that a milli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, or_, select
@@ -25,7 +25,7 @@ _COMPARED = (m.Study.kind, m.Gpu.key, m.Study.regime, m.Study.cache, m.Problem.k
 
 WIDEST = 1.25
 """More than the end of an interval is away from its median: wider ones (10 % either way) are no answers."""
-TOGETHER = 50
+TOGETHER, MOST_TOGETHER = 50, 400
 """Boards that are looked at together: the first of them fill most answers."""
 
 
@@ -44,13 +44,19 @@ def best(session: Session, wanted: Filter, limit: int | None) -> list[TrialRecor
     """
     boards = _boards(session, wanted)
     each = limit and max(1, limit // max(1, len(boards)))
-    # Boards without a right kernel give no rows: then the next ones are asked.
-    chunks = (boards[start : start + TOGETHER] for start in range(0, len(boards), TOGETHER))
-    return list(islice((r for chunk in chunks for r in _of_boards(session, wanted, chunk, each)), limit))
+    out: list[TrialRecord] = []
+    together = TOGETHER
+    while boards and (limit is None or len(out) < limit):
+        # Boards without a right kernel give no rows: then the next ones are asked, more of them.
+        out += _of_boards(session, wanted, boards[:together], each, None if limit is None else limit - len(out))
+        boards, together = boards[together:], min(2 * together, MOST_TOGETHER)
+    return out
 
 
-def _of_boards(session: Session, wanted: Filter, boards: Sequence[_Board], each: int | None) -> Iterator[TrialRecord]:
-    """The ``each`` leaders of these boards, in their order; no more work is done than rows are taken."""
+def _of_boards(
+    session: Session, wanted: Filter, boards: Sequence[_Board], each: int | None, limit: int | None
+) -> list[TrialRecord]:
+    """The ``each`` leaders of these boards, in their order, ``limit`` in all."""
     board = (*_COMPARED, m.Study.environment_id)
     leaders = _leaders(session, wanted, each, [id_ for one in boards for id_ in one.studies]).add_columns(
         _row_number([*board, m.Trial.configuration_key], m.Trial).label("copy"),
@@ -67,10 +73,12 @@ def _of_boards(session: Session, wanted: Filter, boards: Sequence[_Board], each:
     ids: dict[tuple[Any, ...], list[int]] = {}
     for *key, id_ in session.execute(query):
         ids.setdefault(tuple(key), []).append(id_)
-    for one in boards:
-        if one.key in ids:
-            found = by_id(session, ids[one.key])
-            yield from _standing(session, wanted, [found[id_] for id_ in ids[one.key]])
+    held = [ids[one.key] for one in boards if one.key in ids]
+    ends = accumulate(map(len, held))
+    shown = [group for group, end in zip(held, ends, strict=True) if limit is None or end - len(group) < limit]
+    found = by_id(session, [id_ for group in shown for id_ in group])
+    out = [record for group in shown for record in _standing(session, wanted, [found[id_] for id_ in group])]
+    return out[:limit]
 
 
 def best_kernels(session: Session, wanted: Filter) -> list[TrialRecord]:
