@@ -9,7 +9,7 @@ import torch
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.torch import plans, registry
-from gemmtune.torch.operators import LINEAR, MATMUL, plain, product
+from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, plain
 
 _autocast = torch._C._is_any_autocast_enabled
 _compiling = torch.compiler.is_compiling
@@ -44,7 +44,9 @@ def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     if _compiling():
         return (LINEAR if linear else MATMUL)(a, b, bias, key)
     if plain(a, b, bias) and not _autocast():
-        return product(a, b, bias, key, linear)
+        if differentiable(a, b, bias):
+            return Product.apply(a, b, bias, key, linear)
+        return plans.serve(a, b, bias, key, linear)
     if foreign(a, b, bias):
         return plans.by_torch(a, b, bias, linear)
     return (LINEAR if linear else MATMUL)(a, b, bias, key)

@@ -13,7 +13,7 @@ own problems in the layouts they have: for a linear layer ``dgrad = dD @ weight`
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -46,14 +46,14 @@ def plain(a: Any, b: Any, bias: Any) -> bool:
     )
 
 
-def wants_grad(a: Any, b: Any, bias: Any) -> bool:
+def differentiable(a: Any, b: Any, bias: Any) -> bool:
     """Whether a gradient must be recorded."""
     return _grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
 
 
 def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
-    """The product with its gradient, of plain tensors without autocast, or while tracing."""
-    if wants_grad(a, b, bias):
+    """The product with its gradient, where one must be recorded; without autocast."""
+    if differentiable(a, b, bias):
         return Product.apply(a, b, bias, key, linear)
     return below(a, b, bias, key, linear)
 
@@ -97,24 +97,23 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         return grad_a, grad_b, grad_bias, None, None
 
 
-def _refuse_seam(epilogue: str, scales: Any) -> None:
-    if epilogue != "identity" or scales:
-        raise UnsupportedError(
-            f"The operator's epilogue is {epilogue!r} with {len(scales or ())} scales: use 'identity'."
-        )
+def _refuse_seam(epilogue: str, scales: Any) -> NoReturn:
+    raise UnsupportedError(f"The operator's epilogue is {epilogue!r} with {len(scales or ())} scales: use 'identity'.")
 
 
 def _register(name: str, operator: Any, linear: bool) -> None:
     """Give one operator its kernels."""
 
     def run(a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None) -> Any:
-        _refuse_seam(epilogue, scales)
+        if epilogue != "identity" or scales:
+            _refuse_seam(epilogue, scales)
         return serve(a, b, bias, pack, linear)
 
-    def differentiable(
+    def recorded(
         a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None
     ) -> Any:
-        _refuse_seam(epilogue, scales)
+        if epilogue != "identity" or scales:
+            _refuse_seam(epilogue, scales)
         return product(a, b, bias, pack, linear)
 
     def shapes(a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None) -> Any:
@@ -124,7 +123,7 @@ def _register(name: str, operator: Any, linear: bool) -> None:
         return a.new_empty((*a.shape[:-1], b.shape[0 if linear else 1]))
 
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    _LIBRARY.impl(name, differentiable, "Autograd")
+    _LIBRARY.impl(name, recorded, "Autograd")
     torch.library.register_fake(f"gemmtune::{name}", shapes, lib=_LIBRARY)
     for kind, dispatch_key in (("cuda", "AutocastCUDA"), ("cpu", "AutocastCPU")):
         _LIBRARY.impl(name, _autocast(operator, kind, dispatch_key), dispatch_key)

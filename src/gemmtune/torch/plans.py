@@ -100,12 +100,12 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         addresses = {"a": at_a, "b": at_b}
     else:
         at_bias = bias.data_ptr()
-        extra = (bias.shape, bias.stride(), bias.dtype, bias.device, at_bias & POINTER_BITS)
+        extra = (bias.shape, bias.stride(), bias.dtype, bias.get_device(), at_bias & POINTER_BITS)
         addresses = {"a": at_a, "b": at_b, "bias": at_bias}
     stream = machine.stream(device) if device >= 0 else 0
     kind = (
-        a.shape, a.stride(), a.dtype, at_a & POINTER_BITS, b.shape, b.stride(), b.dtype, at_b & POINTER_BITS, b.device,
-        device, stream, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
+        a.shape, a.stride(), a.dtype, at_a & POINTER_BITS, b.shape, b.stride(), b.dtype, at_b & POINTER_BITS,
+        b.get_device(), device, stream, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
     )  # fmt: skip
     plans = handle.plans()
     plan = plans.get(kind)
