@@ -64,7 +64,8 @@ class Replayed:
 
 def figures(curves: Curve) -> dict[str, Any]:
     """What is told of ``curves`` [repeats, budget]: for each of :data:`MARKS` within the budget the mean, its standard
-    error and the worst, and for each of :data:`GOALS` the median evaluation that reaches it (None: half of them or more never do).
+    error and the worst, and for each of :data:`GOALS` the median evaluation that reaches it (None: half of
+    the runs or more never do).
     """
     repeats, budget = curves.shape
     marks: dict[str, dict[str, float]] = {}
