@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 LENGTH, LENGTH_SPREAD = 0.7, 1.0
 """Of the prior on log length scales: its mean for a single feature of unit variance, and its standard deviation."""
-NOISE, NOISE_SPREAD = 1e-3, 2.0
+NOISE, NOISE_SPREAD = 3e-2, 2.0
 """Of the prior on the noise: its median, in units of the signal's variance, and the deviation of its logarithm."""
 _BOUNDS = (-4.0, 6.0)
 _TINY = 1e-9

@@ -51,6 +51,7 @@ class Gp(Strategy):
     ) -> None:
         super().__init__(space, seed)
         self._confidence = confidence
+        self._ended = False
         self._features = Features(space)
         self._drawn = sample(space, self.rng, None if self._features.estimable else POOL)
         self._unit = unit_of(self._features.rows(self._drawn))
@@ -73,9 +74,9 @@ class Gp(Strategy):
 
     def propose(self, n: int) -> list[int]:
         """As every strategy; nothing any more once a search with a confidence has come to its end."""
-        if self._confidence is not None and self.hope() <= 1 - self._confidence:
-            return []
-        return super().propose(n)
+        if self._confidence is not None and not self._ended:
+            self._ended = self.hope() <= 1 - self._confidence
+        return [] if self._ended else super().propose(n)
 
     def hope(self) -> float:
         """What the model gives the chance of some candidate being over 1 % quicker than the best, at most.

@@ -14,10 +14,12 @@ from heapq import nsmallest
 
 import numpy as np
 
-from gemmtune.space.errors import UnknownNameError
+from gemmtune.space.errors import SettingError, UnknownNameError
 from gemmtune.space.space import Space
 
 STRATEGIES = ("auto", "gp", "tpe", "random", "exhaustive")
+UNTAUGHT = ("random", "exhaustive")
+"""Those that start from nothing and learn nothing."""
 LEADERS = 5
 """How many of the best configurations have their neighbours tried."""
 DRAWS = 64
@@ -137,3 +139,13 @@ def check_strategy(name: str) -> None:
     """Raises :class:`UnknownNameError` where there is no strategy called ``name``."""
     if name not in STRATEGIES:
         raise UnknownNameError(f"Unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
+
+
+def check_confidence(confidence: float | None, strategy: str) -> None:
+    """Raises :class:`SettingError` where ``confidence`` is no probability above a half, or nothing can reckon it."""
+    if confidence is None:
+        return
+    if not 0.5 <= confidence < 1:
+        raise SettingError(f"A confidence is at least 0.5 and below 1, but this one is {confidence}.")
+    if strategy not in ("auto", "gp"):
+        raise SettingError(f"The strategy {strategy} knows no confidence: leave it out, or search with gp.")

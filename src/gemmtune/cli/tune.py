@@ -39,6 +39,14 @@ def tune(
     strategy: Annotated[
         str, typer.Option("--strategy", metavar="NAME", help="auto, gp, tpe, random or exhaustive.")
     ] = "auto",
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            "--confidence",
+            metavar="P",
+            help="End early once the search holds it this likely that nothing is over 1 % faster, e.g. 0.95.",
+        ),
+    ] = None,
     device: options.Device = None,
     db: options.Database = None,
     regime: options.Regime = "sustained",
@@ -70,6 +78,7 @@ def tune(
             seed=seed,
             families=family,
             strategy=strategy,
+            confidence=confidence,
             history=history,
             regime=cast("Regime", regime),  # checked there, with a message that lists the choices
             cache=cast("Cache", cache),
