@@ -56,6 +56,10 @@ class DeviceState:
             LaunchError: the chosen kernel cannot be loaded here.
             ToolchainError, UnsupportedError: the baseline is needed, and there is none.
         """
+        with relaxed_capture():  # the first call of its kind may be one that is captured into a graph
+            return self._planned(problem, low_bits, stream)
+
+    def _planned(self, problem: Gemm, low_bits: Mapping[str, int], stream: int) -> Run:
         make_current()
         addresses = {name: 256 + bits for name, bits in low_bits.items()}
         bound = {f"ptr_{name}": address for name, address in addresses.items()}
@@ -99,8 +103,7 @@ class DeviceState:
         with self._lock:
             loaded = self._loaded.get(kernel.sha)
             if loaded is None:
-                with relaxed_capture():
-                    loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
+                loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
             return loaded
 
 

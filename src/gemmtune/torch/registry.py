@@ -73,6 +73,8 @@ class Handle:
 
 
 _HANDLES: dict[str, Handle] = {}
+_paths: dict[tuple[str, bool, float], str] = {}
+"""Keys of packs that were named by their path, so that each is read once."""
 _lock = threading.Lock()
 _unknown: set[str] = set()
 
@@ -81,7 +83,7 @@ def use(pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1
     """Take a pack into use; returns the key by which operators name it.
 
     Args:
-        pack: a loaded pack, the path of one, or a key that this function gave.
+        pack: a loaded pack, the path of one (read once), or a key that this function gave.
         strict: raise where the pack cannot serve (CPU tensors, another GPU, a dtype), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
 
@@ -91,13 +93,27 @@ def use(pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1
     """
     if isinstance(pack, str) and pack in _HANDLES:
         return pack
+    for handle in list(_HANDLES.values()):
+        if handle.pack is pack and (handle.strict, handle.least_ratio) == (strict, least_ratio):
+            return handle.key
+    named = None if isinstance(pack, Pack) else (str(pack), strict, least_ratio)
+    if named is not None and _paths.get(named) in _HANDLES:
+        return _paths[named]
     if not 0 < least_ratio < float("inf"):
         raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
     loaded = pack if isinstance(pack, Pack) else load_pack(pack)
     digest = hashlib.sha256("\n".join(loaded.problems).encode()).hexdigest()[:16]
+    key = _key_of(loaded, digest, named is not None, strict, least_ratio)
+    if named is not None:
+        _paths[named] = key
+    return key
+
+
+def _key_of(loaded: Pack, digest: str, by_path: bool, strict: bool, least_ratio: float) -> str:
+    """The key of a pack, which is entered where it is new."""
     with _lock:
         for handle in _HANDLES.values():
-            same = handle.pack is loaded or (not isinstance(pack, Pack) and handle.key.startswith(digest))
+            same = handle.pack is loaded or (by_path and handle.key.startswith(digest))
             if same and (handle.strict, handle.least_ratio) == (strict, least_ratio):
                 return handle.key
         count = sum(1 for key in _HANDLES if key.startswith(digest))

@@ -43,6 +43,7 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has its own packs in use."""
     monkeypatch.setattr(registry, "_HANDLES", {})
     monkeypatch.setattr(registry, "_unknown", set())
+    monkeypatch.setattr(registry, "_paths", {})
 
 
 @pytest.fixture

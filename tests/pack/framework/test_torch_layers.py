@@ -103,6 +103,9 @@ def test_a_path_is_read_once_and_a_key_is_itself(write: Any, small_pack: Any, tm
     path = write(small_pack)
     key = gt.use(path)
     assert gt.use(str(path)) == key == gt.use(key)
+    (path / "manifest.json").rename(path / "gone.json")
+    assert gt.use(path) == key
+    (path / "gone.json").rename(path / "manifest.json")
     assert gt.use(path, strict=True) != key
     with pytest.raises(PackError, match="no pack at"):
         gt.use(tmp_path / "absent.kpack")

@@ -259,3 +259,23 @@ def test_transforms_and_foreign_tensors_go_to_torch(host: Any, launches: Any, tu
 )
 def test_leading_dimensions_fold_where_they_lie_evenly(shape: Any, strides: Any, wanted: Any) -> None:
     assert fold(shape, strides) == wanted
+
+
+def test_planning_is_allowed_while_a_graph_is_captured(
+    host: Any, launches: Any, tuned: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import contextlib
+
+    from gemmtune.pack import executor
+
+    inside: list[int] = []
+
+    @contextlib.contextmanager
+    def relaxed() -> Any:
+        before = launches.prepared
+        yield
+        inside.append(launches.prepared - before)
+
+    monkeypatch.setattr(executor, "relaxed_capture", relaxed)
+    gt.linear(numbers(8, 16), numbers(32, 16), pack=tuned)
+    assert inside == [1]
