@@ -8,52 +8,64 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from gemmtune.pack.runtime import Pack
+from gemmtune.space.gemm import Gemm
 
-from gemmtune.pack.runtime import Pack  # noqa: E402
-from gemmtune.space.gemm import Gemm  # noqa: E402
-from gemmtune.torch import plans, registry  # noqa: E402
-
-
-class HostMachine(plans.Machine):
-    """Takes CPU tensors for those of GPU 0; torch aligns those to 64 bytes only."""
-
-    def __init__(self) -> None:
-        self.stream_now, self.current_now, self.entered = 7, 0, []
-        self.stream = lambda device: self.stream_now
-        self.current = lambda: self.current_now
-        self.version: str | None = None
-
-    def index(self, tensor: Any) -> int:
-        return 0
-
-    @contextlib.contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        self.entered.append(device)
-        before, self.current_now = self.current_now, device
-        yield
-        self.current_now = before
-
-    def driver(self) -> str | None:
-        return self.version
+try:
+    import torch
+except ImportError:  # the tests of this folder skip themselves
+    torch = None
 
 
 @pytest.fixture(autouse=True)
 def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has its own packs in use."""
+    if torch is None:
+        return
+    from gemmtune.torch import registry
+
     monkeypatch.setattr(registry, "_HANDLES", {})
     monkeypatch.setattr(registry, "_unknown", set())
     monkeypatch.setattr(registry, "_paths", {})
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch, launches: Any) -> HostMachine:
+def host(monkeypatch: pytest.MonkeyPatch, launches: Any) -> Any:
     """CPU tensors reach the fake launcher, whatever their low address bits."""
-    machine = HostMachine()
+    from gemmtune.torch import plans
+
+    machine = host_machine()
     monkeypatch.setattr(plans, "machine", machine)
     monkeypatch.setattr(plans, "POINTER_BITS", 0)
     launches.low_bits = 0
     return machine
+
+
+def host_machine() -> Any:
+    """A machine that takes CPU tensors for those of GPU 0."""
+    from gemmtune.torch import plans
+
+    class HostMachine(plans.Machine):
+        def __init__(self) -> None:
+            self.stream_now, self.current_now, self.entered = 7, 0, []
+            self.stream = lambda device: self.stream_now
+            self.current = lambda: self.current_now
+            self.version: str | None = None
+
+        def index(self, tensor: Any) -> int:
+            return 0
+
+        @contextlib.contextmanager
+        def on(self, device: int) -> Iterator[None]:
+            self.entered.append(device)
+            before, self.current_now = self.current_now, device
+            yield
+            self.current_now = before
+
+        def driver(self) -> str | None:
+            return self.version
+
+    return HostMachine()
 
 
 @pytest.fixture
