@@ -3,14 +3,12 @@
 Sizes go by their logarithm, since twice as many means the same anywhere on their scale. A word has a column for each of
 its values. The knobs of a family are columns of their own, 0 for the other families' configurations. Traits of the
 kernel (its tile, threads, registers) and parts of the cost estimate (waves, occupancy, bytes a flop, time) are shared
-by all families. Of another tool's kernels nothing but the knobs is known: there the ratios of each two of them stand in
-for what follows from them.
+by all families. Of another tool's kernels nothing but the knobs is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from math import ceil, isfinite, log2
 
 import numpy as np
@@ -21,8 +19,6 @@ from gemmtune.space.estimate import Estimate, estimate_traits
 from gemmtune.space.family import Traits
 from gemmtune.space.space import Space
 
-RATIOS = 12
-"""Knobs with sizes, at most, whose ratios are features: there are as many as pairs."""
 NEVER = 1e9
 """Microseconds that stand for an estimate of infinity."""
 
@@ -38,7 +34,6 @@ class Features:
         self._space = space
         self.estimable = all(family.estimable for family in space.families)
         self._tables = [[_encoded(p) for p in space.parameters(family.name)] for family in space.families]
-        self._sizes = [[i for i, t in enumerate(tables) if t.shape[1] == 1] for tables in self._tables]
         self._rows: dict[int, tuple[float, ...]] = {}
 
     def rows(self, indices: Sequence[int]) -> Floats:
@@ -57,11 +52,9 @@ class Features:
     def _knobs(self, indices: Sequence[int]) -> Floats:
         numbers, digits = self._space.digits(np.asarray(indices, np.int64))
         parts: list[Floats] = []
-        for number, (tables, sizes) in enumerate(zip(self._tables, self._sizes, strict=True)):
+        for number, tables in enumerate(self._tables):
             mine = numbers == number
             columns = [np.where(mine[:, None], t[np.where(mine, digits[:, i], 0)], 0.0) for i, t in enumerate(tables)]
-            if not self.estimable and len(sizes) <= RATIOS:
-                columns += [columns[i] - columns[j] for i, j in combinations(sizes, 2)]
             parts += columns
         if len(self._tables) > 1:
             parts.append((numbers[:, None] == np.arange(len(self._tables))).astype(float))
