@@ -104,7 +104,8 @@ def tune(
 
     Args:
         problems: one problem or several.
-        device: a device, or how one is called (``cuda:0``, ``emulator:h200``, ``replay:FILE``); by default the GPU, else the emulator.
+        device: a device, or how one is called (``cuda:0``, ``emulator:h200``, ``replay:FILE``); by default the
+            GPU, else the emulator.
         trials: of each study, those of earlier runs included; by default 200, or 40 where times are estimates; with a
             time limit and no number, as many as fit.
         time_limit: seconds for the whole call; each study may take an equal share of what is left.

@@ -1,8 +1,8 @@
 """What a study borrows from others: configurations that won under other circumstances, for it to start from.
 
 First come the best of the same study in an older environment, then the winners of other problems on this GPU, then
-those of other GPUs, the nearest problems first. Of a winner that is not valid here, its valid neighbour is taken that the
-estimate likes best. A configuration that differs from those before it in fewer than three knobs is left out:
+those of other GPUs, the nearest problems first. Of a winner that is not valid here, its valid neighbour is taken that
+the estimate likes best. A configuration that differs from those before it in fewer than three knobs is left out:
 near-duplicates teach less than a cold start would.
 
 Only what was known when the study began is borrowed, as far as the history tells: a study that is resumed starts from
