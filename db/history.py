@@ -257,10 +257,10 @@ class History:
     # --------------------------------------------------------------------------------------------------------- packs
 
     def record_export(self, name: str, manifest_sha256: str, contents: Sequence[tuple[str, bytes]]) -> str:
-        """Remember an exported pack with its cubins, given as (sha256, bytes); the export's uuid.
+        """Remember an exported pack with its files, given as (sha256, bytes); the export's uuid.
 
         Raises:
-            DatabaseError: a cubin does not have the hash it is given under.
+            DatabaseError: a file does not have the hash it is given under.
         """
         with self.writing() as session:
             return store.add_export(session, name, manifest_sha256, dict(contents), self.now())
@@ -271,7 +271,7 @@ class History:
             return queries.exports(session)
 
     def cubin(self, sha256: str) -> bytes | None:
-        """A cubin that was exported, or None."""
+        """A cubin (or another file of a pack) that was exported, by its hash; or None."""
         with self.reading() as session:
             return session.scalar(select(m.Cubin.data).where(m.Cubin.sha256 == sha256))
 

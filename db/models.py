@@ -248,7 +248,7 @@ class Baseline(Base):
 
 
 class Cubin(Base):
-    """A cubin that went into an exported pack."""
+    """A file that went into an exported pack: a cubin, or what lies beside it there."""
 
     __tablename__ = "cubin"
     id: Mapped[Id]
@@ -268,7 +268,7 @@ class Export(Base):
 
 
 class ExportCubin(Base):
-    """Which cubins an exported pack holds."""
+    """Which files an exported pack holds."""
 
     __tablename__ = "export_cubin"
     export_id: Mapped[int] = mapped_column(ForeignKey("export.id"), primary_key=True)

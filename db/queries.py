@@ -297,6 +297,9 @@ def studies(session: Session, wanted: Filter, limit: int | None) -> list[StudyRe
     count = select(func.count()).select_from(m.Trial).where(of_study)
     leader = select(m.Trial.id).where(of_study, m.Trial.score.is_not(None))
     leader = leader.order_by(m.Trial.final.desc(), m.Trial.score, m.Trial.id).limit(1)
+    # The few that are wanted are chosen first: a sort would count the trials of all the others, too.
+    order = (m.Study.created.desc(), m.Study.id.desc())
+    newest = select(m.Study.id).where(m.Study.id.in_(wanted.studies(session))).order_by(*order).limit(limit)
     query = (
         select(m.Study, m.Problem, m.Gpu, m.Environment)
         .add_columns(
@@ -307,9 +310,8 @@ def studies(session: Session, wanted: Filter, limit: int | None) -> list[StudyRe
         .join(m.Problem, m.Problem.id == m.Study.problem_id)
         .join(m.Gpu, m.Gpu.id == m.Study.gpu_id)
         .join(m.Environment, m.Environment.id == m.Study.environment_id)
-        .where(m.Study.id.in_(wanted.studies(session)))
-        .order_by(m.Study.created.desc(), m.Study.id.desc())
-        .limit(limit)
+        .where(m.Study.id.in_(session.scalars(newest).all()))
+        .order_by(*order)
     )
     rows = session.execute(query).all()
     best = by_id(session, [row[-1] for row in rows if row[-1] is not None])

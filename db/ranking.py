@@ -8,8 +8,8 @@ studies' leaders, which an index gives without reading the rest, so that a milli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, or_, select
@@ -25,6 +25,16 @@ _COMPARED = (m.Study.kind, m.Gpu.key, m.Study.regime, m.Study.cache, m.Problem.k
 
 WIDEST = 1.25
 """More than the end of an interval is away from its median: wider ones (10 % either way) are no answers."""
+TOGETHER, MOST_TOGETHER = 50, 400
+"""Boards that are looked at together: the first of them fill most answers."""
+
+
+@dataclass(frozen=True)
+class _Board:
+    """What identifies a board (see above), and the ids of its studies."""
+
+    key: tuple[Any, ...]
+    studies: tuple[int, ...]
 
 
 def best(session: Session, wanted: Filter, limit: int | None) -> list[TrialRecord]:
@@ -32,27 +42,43 @@ def best(session: Session, wanted: Filter, limit: int | None) -> list[TrialRecor
 
     ``limit`` rows in all are shared out evenly among the boards, at least one to each while they last.
     """
-    each = limit and max(1, limit // max(1, _boards(session, wanted)))
+    boards = _boards(session, wanted)
+    each = limit and max(1, limit // max(1, len(boards)))
+    out: list[TrialRecord] = []
+    together = TOGETHER
+    while boards and (limit is None or len(out) < limit):
+        # Boards without a right kernel give no rows: then the next ones are asked, more of them.
+        out += _of_boards(session, wanted, boards[:together], each, None if limit is None else limit - len(out))
+        boards, together = boards[together:], min(2 * together, MOST_TOGETHER)
+    return out
+
+
+def _of_boards(
+    session: Session, wanted: Filter, boards: Sequence[_Board], each: int | None, limit: int | None
+) -> list[TrialRecord]:
+    """The ``each`` leaders of these boards, in their order, ``limit`` in all."""
     board = (*_COMPARED, m.Study.environment_id)
-    leaders = _leaders(session, wanted, each).add_columns(
-        func.max(m.Study.created).over(partition_by=board).label("newest"),
+    leaders = _leaders(session, wanted, each, [id_ for one in boards for id_ in one.studies]).add_columns(
         _row_number([*board, m.Trial.configuration_key], m.Trial).label("copy"),
         *(column.label(f"board{i}") for i, column in enumerate(board)),
     )
     copies = leaders.subquery()
     columns = [copies.c[f"board{i}"] for i in range(len(board))]
     rank = _row_number(columns, copies.c).label("rank")
-    ranked = select(copies.c.id, copies.c.newest, *columns, rank).where(copies.c.copy == 1).subquery()
+    ranked = select(copies.c.id, *columns, rank).where(copies.c.copy == 1).subquery()
     named = [ranked.c[f"board{i}"] for i in range(len(board))]
-    query = select(ranked.c.id, *named).order_by(ranked.c.newest.desc(), *named, ranked.c.rank).limit(limit)
+    query = select(*named, ranked.c.id).order_by(*named, ranked.c.rank)
     if each is not None:
         query = query.where(ranked.c.rank <= each)
-    rows = session.execute(query).all()
-    found = by_id(session, [id_ for id_, *_ in rows])
-    out: list[TrialRecord] = []
-    for _, of_board in groupby(rows, key=lambda row: row[1:]):
-        out += _standing(session, wanted, [found[id_] for id_, *_ in of_board])
-    return out
+    ids: dict[tuple[Any, ...], list[int]] = {}
+    for *key, id_ in session.execute(query):
+        ids.setdefault(tuple(key), []).append(id_)
+    held = [ids[one.key] for one in boards if one.key in ids]
+    ends = accumulate(map(len, held))
+    shown = [group for group, end in zip(held, ends, strict=True) if limit is None or end - len(group) < limit]
+    found = by_id(session, [id_ for group in shown for id_ in group])
+    out = [record for group in shown for record in _standing(session, wanted, [found[id_] for id_ in group])]
+    return out[:limit]
 
 
 def best_kernels(session: Session, wanted: Filter) -> list[TrialRecord]:
@@ -129,13 +155,25 @@ def _equals(session: Session, wanted: Filter, quickest: TrialRecord) -> Sequence
     return session.scalars(query).all()
 
 
-def _boards(session: Session, wanted: Filter) -> int:
+def _boards(session: Session, wanted: Filter) -> list[_Board]:
+    """The boards with their studies, the most recent first."""
     board = (*_COMPARED, m.Study.environment_id)
-    return len(session.execute(_studies(session, wanted, select(*board).distinct())).all())
+    newest: dict[tuple[Any, ...], float] = {}
+    studies: dict[tuple[Any, ...], list[int]] = {}
+    for *columns, id_, created in session.execute(
+        _studies(session, wanted, select(*board, m.Study.id, m.Study.created))
+    ):
+        key = tuple(columns)
+        newest[key] = max(created, newest.get(key, created))
+        studies.setdefault(key, []).append(id_)
+    return [_Board(key, tuple(studies[key])) for key in sorted(newest, key=lambda key: (-newest[key], key))]
 
 
-def _leaders(session: Session, wanted: Filter, each: int | None) -> Select[Any]:
-    """Id, score and ``final`` of the first ``each`` finalists of every study, and of the first ``each`` others."""
+def _leaders(session: Session, wanted: Filter, each: int | None, studies: Sequence[int] | None = None) -> Select[Any]:
+    """Id, score and ``final`` of the first ``each`` finalists of every study, and of the first ``each`` others.
+
+    Of all studies that are wanted, or of ``studies`` alone, which are some of those.
+    """
     inner = aliased(m.Trial)
     first = select(inner.id).where(inner.study_id == m.Study.id, inner.score.is_not(None))
     if wanted.family is not None:
@@ -143,16 +181,21 @@ def _leaders(session: Session, wanted: Filter, each: int | None) -> Select[Any]:
     first = first.order_by(inner.score, inner.id).limit(each).correlate(m.Study)
     query = select(m.Trial.id.label("id"), m.Trial.score.label("score"), m.Trial.final.label("final"))
     leading = or_(*(m.Trial.id.in_(first.where(inner.final.is_(final))) for final in (True, False)))
-    return _studies(session, wanted, query).join(m.Trial, leading)
+    joined = _studies(session, wanted, query) if studies is None else _described(query).where(m.Study.id.in_(studies))
+    return joined.join(m.Trial, leading)
 
 
 def _studies(session: Session, wanted: Filter, query: Any) -> Select[Any]:
+    return _described(query).where(m.Study.id.in_(wanted.studies(session)))
+
+
+def _described(query: Any) -> Select[Any]:
     joined: Select[Any] = (
         query.select_from(m.Study)
         .join(m.Gpu, m.Gpu.id == m.Study.gpu_id)
         .join(m.Problem, m.Problem.id == m.Study.problem_id)
     )
-    return joined.where(m.Study.id.in_(wanted.studies(session)))
+    return joined
 
 
 def _row_number(partition: Sequence[Any], trial: Any) -> ColumnElement[int]:

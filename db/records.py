@@ -271,7 +271,7 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """A pack that was exported: its name, the hash of its manifest, and the cubins kept for it."""
+    """A pack that was exported: its name, the hash of its manifest, and of the files kept for it (``cubins``)."""
 
     uuid: str
     name: str

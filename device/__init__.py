@@ -1,10 +1,10 @@
-"""Where a kernel runs: CUDA GPUs and the emulator behind one protocol. Importing this imports neither."""
+"""Where a kernel runs: CUDA GPUs, the emulator and recorded spaces behind one protocol. Importing this imports none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmtune.space.errors import ToolchainError, UnknownNameError
+from gemmtune.space.errors import ToolchainError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
     from gemmtune.device.base import Device
@@ -13,12 +13,16 @@ DEFAULT_EMULATED = "h200"
 """The GPU that stands in where there is none."""
 
 
-def open_device(spec: str | None = None) -> Device:
-    """The device called ``spec``: ``cuda:N`` or ``emulator:NAME`` (``cuda`` and ``emulator`` alone: the first GPU, the
-    H200). Without a name: the first GPU where one works, else the emulated H200.
+def open_device(spec: str | None = None, *, running: bool = False) -> Device:
+    """The device called ``spec``: ``cuda:N``, ``emulator:NAME`` (``cuda`` and ``emulator`` alone: the first GPU, the
+    H200) or ``replay:FILE``, a recorded space. Without a name: the first GPU where one works, else the emulated H200.
+
+    With ``running``, only a device that runs kernels will do, which a record is not.
 
     Raises:
-        UnknownNameError: the name is neither, or there is no such GPU.
+        UnknownNameError: the name is none of these, or there is no such GPU.
+        RecordingError: the recorded space cannot be read.
+        UnsupportedError: it is of a kernel that gemmtune does not have, or a device has to run kernels.
         ToolchainError: the GPU was asked for, but CuPy, the driver or the GPU is missing; the message names the cure.
     """
     if spec is None:
@@ -35,4 +39,10 @@ def open_device(spec: str | None = None) -> Device:
         from gemmtune.device.emulator import EmulatorDevice
 
         return EmulatorDevice(rest or DEFAULT_EMULATED)
-    raise UnknownNameError(f"Unknown device {spec!r}: write cuda:0 for a GPU, or emulator:h200.")
+    if kind == "replay" and rest:
+        if running:
+            raise UnsupportedError(f"{spec} is a record, which runs no kernel: name a GPU (cuda:0) or emulator:h200.")
+        from gemmtune.device.replay import ReplayDevice
+
+        return ReplayDevice(rest)
+    raise UnknownNameError(f"Unknown device {spec!r}: write cuda:0 for a GPU, emulator:h200, or replay:FILE.")

@@ -1,4 +1,5 @@
-"""CUDA driver calls that CuPy does not offer, through :mod:`ctypes`: encoding tensor maps and dependent launches.
+"""CUDA driver calls that CuPy does not offer, through :mod:`ctypes`: encoding tensor maps, dependent launches, and
+allocating while a stream is captured.
 
 Types, values and layouts are those of ``cuda.h`` (CUDA 12.0 and later; the structures have not changed since).
 Nothing is loaded until a kernel needs it.
@@ -6,13 +7,16 @@ Nothing is loaded until a kernel needs it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from gemmtune.space.errors import ToolchainError
 
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -67,6 +71,27 @@ def status_name(status: int) -> str:
     if function("cuGetErrorName")(ctypes.c_int(status), ctypes.byref(text)) == 0 and text.value:
         return text.value.decode()
     return f"CUDA error {status}"
+
+
+@contextlib.contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Let this thread allocate and load in the block though a stream is being captured into a graph.
+
+    A capture in the usual mode refuses such calls, since they may wait for the device; these here touch nothing that
+    is captured (CUDA driver API, ``cuThreadExchangeStreamCaptureMode``). Does nothing where there is no driver.
+    """
+    try:
+        exchange = function("cuThreadExchangeStreamCaptureMode")
+    except ToolchainError:
+        yield
+        return
+    mode = ctypes.c_int(_RELAXED)
+    exchanged = exchange(ctypes.byref(mode)) == 0  # the mode until now is in ``mode``, then
+    try:
+        yield
+    finally:
+        if exchanged:
+            exchange(ctypes.byref(mode))
 
 
 class DependentCall:

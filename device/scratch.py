@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from gemmtune.device.driver import relaxed_capture
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
 
@@ -45,12 +46,12 @@ class StreamScratch:
     their addresses; sizes at least double, so that they add up to less than the newest.
 
     Args:
-        stream: address of the CUDA stream (0: the default stream).
+        stream: address of the CUDA stream that it is for (0: the default stream).
         limit: most bytes of workspace; counters are not counted, they are a few kilobytes.
     """
 
     def __init__(self, stream: int = 0, limit: int = DEFAULT_LIMIT) -> None:
-        self._stream = stream
+        self.stream = stream
         self._limit = limit
         self._workspace = 0
         self._workspace_bytes = 0
@@ -70,6 +71,12 @@ class StreamScratch:
             LaunchError: the workspace would pass the limit.
             MemoryError: the device has no more.
         """
+        if workspace > self._workspace_bytes or counters > self._counter_bytes:
+            with relaxed_capture():
+                self._grow(workspace, counters)
+        return self._workspace, self._counters
+
+    def _grow(self, workspace: int, counters: int) -> None:
         if workspace > self._workspace_bytes:
             if workspace > self._limit:
                 raise LaunchError(
@@ -81,9 +88,13 @@ class StreamScratch:
         if counters > self._counter_bytes:
             size = max(counters, 2 * self._counter_bytes, 4096)
             self._counters = self._new(size)
-            require_cupy().cuda.runtime.memsetAsync(self._counters, 0, size, self._stream)
+            # Zeroed at once, on a stream of its own: on a stream that is captured the zeroing would be a part of one
+            # graph, and other graphs of that stream would find what nobody zeroed.
+            cupy = require_cupy()
+            stream = cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.runtime.memsetAsync(self._counters, 0, size, stream.ptr)
+            stream.synchronize()
             self._counter_bytes = size
-        return self._workspace, self._counters
 
     def _new(self, size: int) -> int:
         memory = allocate(size)

@@ -83,7 +83,7 @@ class _Patient:
         self.broken = ""
         """Why the device that is used cannot be opened."""
         try:
-            self.device = open_device(spec if spec is not None else "cuda:0")
+            self.device = open_device(spec if spec is not None else "cuda:0", running=True)
         except ToolchainError as error:
             self.missing = str(error)
         if self.device is None and spec is None:

@@ -213,6 +213,10 @@ class Dispatch:
         if row.candidate is None or not row.points:
             return "the baseline was the fastest here"
         name = self._data.kernels[row.candidate].configuration
+        point = _worst(row)
+        if point is not None and (point.ratio or 0.0) > 1.0 and point.ratio_low is not None:
+            span = f"{point.ratio_low:.3f} to {point.ratio_high:.3f}"
+            return f"the win of the best kernel tried ({name}) lies within noise ({span}), so the baseline serves"
         return f"the best kernel tried ({name}) reached {row.ratio or 0.0:.3f} x the baseline, so the baseline serves"
 
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from gemmtune.device.baselines import Baseline, baseline_for
+from gemmtune.device.driver import relaxed_capture
 from gemmtune.device.identity import identity
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.scratch import ScratchPool
@@ -19,7 +20,7 @@ from gemmtune.device.toolchain import require_cupy
 from gemmtune.pack.dispatch import Dispatch
 from gemmtune.pack.format import PackData, bindings
 from gemmtune.pack.schema import Kernel
-from gemmtune.space.errors import UnsupportedError
+from gemmtune.space.errors import UnknownNameError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 
 MAX_BASELINES = 4096
@@ -55,6 +56,10 @@ class DeviceState:
             LaunchError: the chosen kernel cannot be loaded here.
             ToolchainError, UnsupportedError: the baseline is needed, and there is none.
         """
+        with relaxed_capture():  # the first call of its kind may be one that is captured into a graph
+            return self._planned(problem, low_bits, stream)
+
+    def _planned(self, problem: Gemm, low_bits: Mapping[str, int], stream: int) -> Run:
         make_current()
         addresses = {name: 256 + bits for name, bits in low_bits.items()}
         bound = {f"ptr_{name}": address for name, address in addresses.items()}
@@ -100,3 +105,18 @@ class DeviceState:
             if loaded is None:
                 loaded = self._loaded[kernel.sha] = LoadedKernel(self._cubins[kernel.sha], kernel.recipe)
             return loaded
+
+
+def device_index(device: int | str | None) -> int | None:
+    """The index in ``0`` or ``"cuda:0"``; None where there is none.
+
+    Raises:
+        UnknownNameError: a device that is not named like that.
+    """
+    if device is None or (isinstance(device, int) and not isinstance(device, bool) and device >= 0):
+        return device
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and number.isdigit():
+            return int(number)
+    raise UnknownNameError(f"Unknown device {device!r}: a pack runs on GPUs, named 0 or 'cuda:0'.")

@@ -1,31 +1,32 @@
 """The best of a history as a pack.
 
 For every problem on every device, in every regime, the fastest kernel that was proved right is taken; where it lost
-to the baseline the row says ``baseline`` and names it as the candidate. Estimates (from the emulator) are marked, and
-serve only where nothing was measured. Cubins come from the kernel cache, or are compiled again from the stored source;
-a cubin that comes out different from the measured one is left out, with the reason in the report.
+to the baseline, or won by no more than the noise, the row says ``baseline`` and names it as the candidate. Estimates
+(from the emulator) are marked, and serve only where nothing was measured. Cubins come from the kernel cache, or are
+compiled again from the stored source; a cubin that comes out different from the measured one is left out, with the
+reason in the report.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gemmtune import __version__
 from gemmtune.codegen.cache import KernelCache
-from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
-from gemmtune.pack.format import PackData, bindings, check_launch, sha256, write_pack
-from gemmtune.pack.ranges import RangeMeter, spans
+from gemmtune.codegen.kernel import CompiledKernel
+from gemmtune.pack.format import MANIFEST, PackData, check_launch, pack_files, sha256, write_packed
+from gemmtune.pack.ranges import RangeMeter, beats_baseline, spans
+from gemmtune.pack.rebuild import alignment, pack_kernel, rebuild
+from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out, summary
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
-from gemmtune.space.configuration import Configuration
-from gemmtune.space.errors import CompileError, GemmtuneError, PackError, ToolchainError
+from gemmtune.space.errors import GemmtuneError, PackError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem, problem_from_json
-from gemmtune.space.recipe import LaunchRecipe
 
 if TYPE_CHECKING:
     from gemmtune.db import History
@@ -56,18 +57,23 @@ class ExportedRow:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and what was left out and why (one sentence each)."""
+    """What was written, what was left out and why (one sentence each), and how the look-up fares at sizes held out."""
 
     path: Path
     manifest_sha256: str
     kernels: int
     rows: tuple[ExportedRow, ...]
     left_out: tuple[str, ...] = ()
+    export_id: str = ""
+    held_out: tuple[HeldOut, ...] = ()
 
     def __str__(self) -> str:
         size = f"{_counted(len(self.rows), 'row')}, {_counted(self.kernels, 'kernel')}"
-        head = f"{self.path}: {size}, manifest {self.manifest_sha256[:12]}"
-        return "\n".join([head, *(f"  {r}" for r in self.rows), *(f"  left out: {s}" for s in self.left_out)])
+        known = f", export {self.export_id[:8]}" if self.export_id else ""
+        head = f"{self.path}: {size}, manifest {self.manifest_sha256[:12]}{known}"
+        tail = [f"  left out: {s}" for s in self.left_out]
+        tail += [f"  {summary(self.held_out)}"] if self.held_out else []
+        return "\n".join([head, *(f"  {r}" for r in self.rows), *tail])
 
 
 def _counted(n: int, what: str) -> str:
@@ -83,6 +89,7 @@ def export_pack(
     allow_estimates: bool = True,
     as_zip: bool | None = None,
     cache: KernelCache | None = None,
+    hold_out: bool = True,
     observer: Callable[[str], None] | None = None,
 ) -> ExportReport:
     """Write the best kernels of ``history`` as a pack.
@@ -96,6 +103,7 @@ def export_pack(
         allow_estimates: whether kernels that were only estimated go in (marked).
         as_zip: one zip file; by default where ``path`` ends in ``.zip``.
         cache: where compiled kernels lie; by default the user's.
+        hold_out: with a device, whether to measure how the look-up fares at each tuned size when it is left out.
         observer: told in a few words what is being done, for a progress display.
 
     Raises:
@@ -108,14 +116,20 @@ def export_pack(
         for record in _choose(opened.history.best_kernels(gpu), allow_estimates):
             export.add(record)
         export.widen()
+        held_out = export.hold_out() if hold_out else ()
+        export.drop_wrong()
         data = export.data()
         if not any(t.rows for t in data.tables):
             reasons = "".join(f" {s}" for s in export.left_out[:3])
             of = f" for the GPU {gpu!r}" if gpu else ""
             raise PackError(f"The history has no kernel{of} to export: tune one first with 'gemmtune tune'.{reasons}")
-        digest = write_pack(target, data, as_zip=target.suffix == ".zip" if as_zip is None else as_zip)
-        opened.history.record_export(target.name, digest, sorted(data.cubins.items()))
-    return ExportReport(target, digest, len(data.kernels), tuple(_rows(data)), tuple(export.left_out))
+        files = pack_files(data)
+        write_packed(target, files, as_zip=target.suffix == ".zip" if as_zip is None else as_zip)
+        digest = sha256(files[MANIFEST])
+        kept = sorted({sha256(raw): raw for raw in files.values()}.items())
+        known = opened.history.record_export(target.name, digest, kept)
+    rows, left_out = tuple(_rows(data)), tuple(export.left_out)
+    return ExportReport(target, digest, len(data.kernels), rows, left_out, known, held_out)
 
 
 def _choose(records: Iterable[TrialRecord], allow_estimates: bool) -> list[TrialRecord]:
@@ -139,6 +153,20 @@ class _Candidate:
     kernel: CompiledKernel
     won: bool
 
+    @property
+    def regime(self) -> Regime:
+        return cast("Regime", self.record.regime)
+
+    @property
+    def state(self) -> Cache:
+        return cast("Cache", self.record.cache)
+
+    @property
+    def record_ratio(self) -> float:
+        """The tuned kernel's ratio where it won beyond the noise, else the baseline's own."""
+        timing = self.record.timing
+        return timing.ratio if self.won and timing is not None and timing.ratio is not None else 1.0
+
 
 @dataclass
 class _Export:
@@ -148,6 +176,7 @@ class _Export:
     device: Device | None
     cache: KernelCache
     say: Callable[[str], None]
+    meter: RangeMeter | None = None
     left_out: list[str] = field(default_factory=list)
     candidates: list[_Candidate] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
@@ -164,7 +193,7 @@ class _Export:
             if not isinstance(problem, Gemm):
                 raise PackError(f"a pack serves GEMMs, and this is a {problem.kind}.")
             compiled = rebuild(record, self.cache, self.history.cubin(record.cubin_sha256))
-            kernel = _kernel(compiled, problem)
+            kernel = pack_kernel(compiled, problem)
             check_launch(kernel, problem, record.gpu.key)
             if kernel.recipe != self.kernels.setdefault(kernel.sha, kernel).recipe:
                 raise PackError(f"another problem launches the same cubin {kernel.sha[:12]} in another way.")
@@ -172,7 +201,7 @@ class _Export:
             self.left_out.append(f"{record.problem_key} on {record.gpu.name}: {error}")
             return
         self.compiled[kernel.sha] = compiled
-        won = timing.estimated or (timing.ratio is not None and timing.ratio >= 1.0)
+        won = timing.estimated or beats_baseline(timing.ratio, timing.ratio_low)
         point = Point(
             dict(problem.axes), timing.us, timing.us_low, timing.us_high,
             timing.baseline_us, timing.ratio, timing.ratio_low, timing.ratio_high,
@@ -190,26 +219,47 @@ class _Export:
 
     def widen(self) -> None:
         """Measure how far every measured winner of this GPU serves, and add the ranges that hold."""
+        for meter, device, group in self._groups():
+            offered = spans([one.problem.axes["m"] for one in group])
+            for one in group:
+                if not one.won or "m" in one.kernel.recipe.constants:
+                    continue
+                span = offered[one.problem.axes["m"]]
+                self.say(f"{one.record.problem_key}: measuring m = {span[0]} to {span[1]}")
+                points = meter.claim(one.kernel, one.problem, span, one.regime, one.state)
+                if points:
+                    self._add_range(device, one, points)
+
+    def hold_out(self) -> tuple[HeldOut, ...]:
+        """What the look-up would answer at each tuned size, had it not been tuned."""
+        found: list[HeldOut] = []
+        for meter, _, group in self._groups():
+            first = group[0]
+            self.say(f"{first.record.problem_key}: holding out each of {len(group)} sizes of m")
+            tuned = [Tuned(c.problem, c.kernel if c.won else None, c.record_ratio) for c in group]
+            found += leave_one_out(meter, tuned, first.regime, first.state)
+        return tuple(found)
+
+    def drop_wrong(self) -> None:
+        """Take back the ranges of kernels that were wrong at any size, whenever that came out."""
+        wrong = self.meter.wrong if self.meter else {}
+        for rows in self.rows.values():
+            rows[:] = [row for row in rows if row.exact or row.kernel not in wrong]
+        self.left_out += [f"kernel {sha[:12]} is wrong for {key}: it serves no range." for sha, key in wrong.items()]
+
+    def _groups(self) -> Iterator[tuple[RangeMeter, Device, list[_Candidate]]]:
+        """What was measured on this kind of GPU: problems that differ in m alone, with what measures them."""
         device = self.device
         if device is None or device.estimates:
             return
-        meter = RangeMeter(device)
+        self.meter = self.meter or RangeMeter(device)
         groups: dict[tuple[str, ...], list[_Candidate]] = defaultdict(list)
         for one in self.candidates:
             record = one.record
             if record.gpu.key == device.gpu.key and record.kind == device.kind and "m" in one.problem.axes:
                 groups[record.regime, record.cache, one.problem.with_axes(m=1).key].append(one)
         for group in groups.values():
-            offered = spans([one.problem.axes["m"] for one in group])
-            for one in group:
-                if not one.won or "m" in one.kernel.recipe.constants:
-                    continue
-                record, span = one.record, offered[one.problem.axes["m"]]
-                self.say(f"{record.problem_key}: measuring m = {span[0]} to {span[1]}")
-                regime, state = cast("Regime", record.regime), cast("Cache", record.cache)
-                points = meter.claim(one.kernel, one.problem, span, regime, state)
-                if points:
-                    self._add_range(device, one, points)
+            yield self.meter, device, group
 
     def _add_range(self, device: Device, one: _Candidate, points: tuple[Point, ...]) -> None:
         kernel = self.kernels[one.kernel.cubin_sha256]
@@ -247,67 +297,6 @@ class _Export:
 def _table_key(gpu: Gpu, arch: str, regime: str, cache: str, environment: object) -> _TableKey:
     versions = tuple(sorted((str(k), str(v)) for k, v in dict(cast("dict[str, str]", environment)).items()))
     return gpu.key, gpu.name, arch, regime, cache, versions
-
-
-def rebuild(record: TrialRecord, cache: KernelCache, exported: bytes | None = None) -> CompiledKernel:
-    """The kernel of a recorded trial, with its cubin: from the cache, an earlier export, or its stored source.
-
-    Raises:
-        CompileError: the cubin that comes out is not the one that was measured.
-        ToolchainError: it must be compiled, and there is no NVRTC for it.
-        PackError: the history has no source or recipe of it.
-    """
-    from gemmtune.codegen.nvrtc import compile_kernel, compile_options
-
-    if not record.source or record.recipe is None:
-        raise PackError(f"the history holds neither source nor recipe of trial {record.number}: tune it again.")
-    recipe = LaunchRecipe.from_json(record.recipe)
-    source = KernelSource(
-        Configuration.parse(record.configuration), recipe.entry, record.source, record.template_hash, recipe
-    )
-    resources = KernelResources(
-        record.registers or 0, record.spill_bytes or 0, record.stack_bytes or 0, record.shared_bytes or 0
-    )
-    found = cache.get(source, compile_options(record.arch), record.nvrtc)
-    for cubin, log in ((found.cubin, found.log) if found else (b"", ""), (exported or b"", "")):
-        if cubin and sha256(cubin) == record.cubin_sha256:
-            return CompiledKernel(source, record.arch, cubin, resources, record.nvrtc, log, 0.0, cached=True)
-    compiled = compile_kernel(source, record.arch, cache)
-    # An estimate speaks of the source, so any cubin of it will do; a measurement speaks of one cubin alone.
-    if not record.estimated and compiled.cubin_sha256 != record.cubin_sha256:
-        raise CompileError(
-            f"the measured cubin is no longer in the kernel cache, and NVRTC {compiled.nvrtc} makes another from its "
-            f"source (measured: {record.nvrtc}): install NVRTC {record.nvrtc}, or tune again."
-        )
-    return compiled
-
-
-def _kernel(compiled: CompiledKernel, problem: Problem) -> Kernel:
-    if not compiled.cubin:
-        raise ToolchainError("there is no cubin of it, since NVRTC was missing: install NVRTC and export again.")
-    resources = compiled.resources
-    return Kernel(
-        sha=compiled.cubin_sha256,
-        recipe=compiled.recipe,
-        configuration=compiled.configuration,
-        problem=problem,
-        arch=compiled.arch,
-        nvrtc=compiled.nvrtc,
-        template_hash=compiled.source.template_hash,
-        registers=resources.registers if resources else 0,
-        spill_bytes=resources.spill_bytes if resources else 0,
-    )
-
-
-def alignment(kernel: Kernel, problem: Problem) -> dict[str, int]:
-    """What ``kernel`` needs of each tensor's address, in bytes: the smallest power of two that its recipe accepts."""
-    env = bindings(problem)
-    out: dict[str, int] = {}
-    for tensor in problem.tensors():
-        name = f"ptr_{tensor.name}"
-        fits = (p for p in (1 << i for i in range(9)) if kernel.recipe.unmet({**env, name: p}) is None)
-        out[tensor.name] = next(fits, 512)
-    return out
 
 
 def _rows(data: PackData) -> Iterable[ExportedRow]:

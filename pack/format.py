@@ -112,8 +112,17 @@ def write_pack(path: Path, data: PackData, *, as_zip: bool = False) -> str:
         PackError: ``path`` holds something that is not a pack of this form, or the disk refuses.
     """
     files = pack_files(data)
-    write_files(path, files, as_zip=as_zip, replaceable=is_pack(path) and path.is_file() == as_zip)
+    write_packed(path, files, as_zip=as_zip)
     return sha256(files[MANIFEST])
+
+
+def write_packed(path: Path, files: Mapping[str, bytes], *, as_zip: bool = False) -> None:
+    """Write the files of a pack (:func:`pack_files`) byte for byte.
+
+    Raises:
+        PackError: as for :func:`write_pack`.
+    """
+    write_files(path, files, as_zip=as_zip, replaceable=is_pack(path) and path.is_file() == as_zip)
 
 
 def is_pack(path: Path) -> bool:

@@ -21,11 +21,12 @@ from gemmtune.device.toolchain import device_count
 from gemmtune.pack.arrays import Arrays, Signature, arrays_of
 from gemmtune.pack.call import Call, Operands, plan_call
 from gemmtune.pack.dispatch import Dispatch, Explanation, table_for
-from gemmtune.pack.executor import DeviceState, Run
+from gemmtune.pack.executor import DeviceState, Run, device_index
 from gemmtune.pack.extras import Extras, reach, read_extras, refuse_overlap
 from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.profile import profile
-from gemmtune.space.errors import ArrayError, ToolchainError, UnknownNameError
+from gemmtune.pack.schema import Table
+from gemmtune.space.errors import ArrayError, ToolchainError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.settings import check_count, check_regime
 
@@ -60,7 +61,7 @@ def load_pack(
     return Pack(
         read_pack(path),
         str(path),
-        device=_device_index(device),
+        device=device_index(device),
         regime=regime,
         allow_estimates=allow_estimates,
         allow_unmeasured=allow_unmeasured,
@@ -98,6 +99,11 @@ class Pack:
     def problems(self) -> tuple[str, ...]:
         """What the pack knows, one line a row: device, problem (with its ranges), and who serves it."""
         return tuple(f"{t.name}: {r}" for t in self._data.tables for r in t.rows)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The dispatch tables, with everything that was measured."""
+        return self._data.tables
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -250,9 +256,10 @@ class Pack:
         low_bits.setdefault("c", low_bits["d"])
         tensors = [t.name for t in call.problem.tensors()]
         bits = {name: low_bits[name] & POINTER_BITS for name in tensors}
-        return _Plan(given, reach(given), call, self._state(device).plan(call.problem, bits, stream))
+        return _Plan(given, reach(given), call, self.state(device).plan(call.problem, bits, stream))
 
-    def _state(self, device: int) -> DeviceState:
+    def state(self, device: int) -> DeviceState:
+        """The pack on that GPU, its kernels ready to launch; raises ToolchainError where CuPy is not installed."""
         with self._lock:
             state = self._states.get(device)
             if state is None:
@@ -348,7 +355,7 @@ class Pack:
     def _dispatch(self, gpu: str | None) -> tuple[Dispatch, bool]:
         """The dispatch to explain by, and whether it is that of a GPU in this machine."""
         if gpu is None and (index := self._present()) is not None:
-            return self._state(index).dispatch, True
+            return self.state(index).dispatch, True
         table = table_for(self._data, gpu)
         # without a GPU nothing is refused, but what one would refuse is said
         options = {**self._options, "allow_estimates": True}
@@ -387,13 +394,3 @@ class _Plan:
     reached: tuple[tuple[str, int, int], ...]
     call: Call
     run: Run | None
-
-
-def _device_index(device: int | str | None) -> int | None:
-    if device is None or (isinstance(device, int) and not isinstance(device, bool) and device >= 0):
-        return device
-    if isinstance(device, str):
-        kind, _, number = device.partition(":")
-        if kind == "cuda" and number.isdigit():
-            return int(number)
-    raise UnknownNameError(f"Unknown device {device!r}: a pack runs on GPUs, named 0 or 'cuda:0'.")

@@ -88,7 +88,7 @@ def benchmark(
     check_peers(peers, (NAIVE,))
     rows = []
     with ExitStack() as stack:
-        where = opened(device, stack)
+        where = opened(device, stack, running=True)
         kept = history if isinstance(history, History) else stack.enter_context(History(history))
         known = KnownKernels(where, kept, pack, regime, cache, candidate=candidate, programmatic=programmatic)
         run = _Run(where, regime, cache, seed, tuple(dict.fromkeys(peers)), noted or (lambda sentence: None))

@@ -19,6 +19,7 @@ from gemmtune.search.events import Observer
 from gemmtune.search.ranking import best_first, objective
 from gemmtune.search.rhythm import AHEAD, BATCH, Rhythm
 from gemmtune.search.strategy import Result, Strategy, make_strategy
+from gemmtune.search.transfer import Loan, told
 from gemmtune.search.trial import Attempt, Prepared, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ConfigurationError, DatabaseError, ToolchainError
@@ -35,15 +36,17 @@ class Plan:
     """What a study is to do.
 
     ``budget`` trials in all (earlier runs' included), until ``deadline`` (monotonic seconds). ``horizon`` is the number
-    of trials that the strategy reckons with; it is that of the budget, but where time is the only bound. ``warm`` are
-    the best trials of the same study in an older environment.
+    of trials that the strategy reckons with; it is that of the budget, but where time is the only bound. ``loans`` are
+    configurations that it starts from. With ``confidence`` it ends before its
+    budget once the strategy gives that probability to being within 1 % of the best.
     """
 
     strategy: str
     seed: int
     budget: int
     horizon: int
-    warm: tuple[TrialRecord, ...] = ()
+    loans: tuple[Loan, ...] = ()
+    confidence: float | None = None
     deadline: float | None = None
 
 
@@ -113,6 +116,8 @@ class Course:
         self.observer.study_started(
             self.space.problem, self.device, len(self.space), self.space.raw_size, self.plan.budget, self.resumed
         )
+        if self.plan.loans:
+            self.observer.borrowed(told(self.plan.loans))
         try:
             self.runner.recall(self.records)
             self._start()
@@ -138,8 +143,10 @@ class Course:
             self._follow(strategy)
 
     def _strategy(self) -> Strategy:
-        warm = [result.index for result in self._results(self.plan.warm)]
-        return make_strategy(self.plan.strategy, self.space, self.plan.seed, self.plan.horizon, warm)
+        warm = [loan.index for loan in self.plan.loans]
+        return make_strategy(
+            self.plan.strategy, self.space, self.plan.seed, self.plan.horizon, warm, self.plan.confidence
+        )
 
     def _results(self, records: Sequence[TrialRecord]) -> list[Result]:
         """Those of the trials that are in the space."""

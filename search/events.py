@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gemmtune.db import TrialRecord
@@ -21,6 +21,10 @@ class Observer(Protocol):
 
     def study_started(self, problem: Problem, device: Device, valid: int, raw: int, budget: int, resumed: int) -> None:
         """A study begins: ``valid`` configurations of ``raw``, ``budget`` trials of which ``resumed`` are done."""
+        ...
+
+    def borrowed(self, sources: Sequence[str]) -> None:
+        """The study starts from configurations of other studies: a line for each source, how many and whose."""
         ...
 
     def trial_finished(
@@ -42,6 +46,9 @@ class Silent:
     """An observer that says nothing; a base for those who care about some of the events."""
 
     def study_started(self, problem: Problem, device: Device, valid: int, raw: int, budget: int, resumed: int) -> None:
+        """Nothing."""
+
+    def borrowed(self, sources: Sequence[str]) -> None:
         """Nothing."""
 
     def trial_finished(

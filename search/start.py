@@ -14,6 +14,10 @@ import numpy as np
 from gemmtune.space.estimate import estimate
 from gemmtune.space.space import Space
 
+START = 12
+"""Starting points: as many as are in flight before the first result is known, with those that families name."""
+WARM = 5
+"""Configurations taken over from a study under other circumstances."""
 SAMPLE = 1024
 """Configurations a family whose cost is estimated (some tens of microseconds each)."""
 APART = 3
@@ -21,8 +25,13 @@ APART = 3
 
 
 def starting_points(space: Space, n: int, rng: np.random.Generator) -> list[int]:
-    """``n`` distinct indices (all of them in a smaller space): estimated and random ones in turn."""
+    """``n`` distinct indices (all of them in a smaller space): estimated and random ones in turn.
+
+    They are random alone where nothing is estimated, as in what another tool recorded.
+    """
     n = min(n, len(space))
+    if not all(family.estimable for family in space.families):
+        return [int(i) for i in rng.choice(len(space), size=n, replace=False)]
     estimated = _estimated(space, n - n // 2, rng)
     chosen = dict.fromkeys(estimated[:1])
     rest = iter(estimated[1:])
@@ -51,10 +60,9 @@ def known_points(space: Space, n: int) -> list[int]:
 
 def _estimated(space: Space, n: int, rng: np.random.Generator) -> list[int]:
     """The best ``n`` of a random sample of every family by estimated time, each apart from all before it."""
-    sample = sorted({i for low, high in _ranges(space) for i in _draw(low, high, rng)})
     by_name = {family.name: family for family in space.families}
     costs: list[tuple[float, int]] = []
-    for index in sample:
+    for index in sample(space, rng, None):
         configuration = space[index]
         cost = estimate(space.problem, configuration, by_name[configuration.family], space.gpu)
         costs.append((cost.us, index))
@@ -72,11 +80,17 @@ def diverse(space: Space, ranked: Sequence[int], n: int) -> list[int]:
     return chosen
 
 
-def _draw(low: int, high: int, rng: np.random.Generator) -> list[int]:
+def sample(space: Space, rng: np.random.Generator, n: int | None) -> list[int]:
+    """At most ``n`` random indices, or up to :data:`SAMPLE` of every family; sorted, each once."""
+    ranges = [(0, len(space))] if n is not None else _ranges(space)
+    return sorted({i for low, high in ranges for i in _draw(low, high, rng, SAMPLE if n is None else n)})
+
+
+def _draw(low: int, high: int, rng: np.random.Generator, n: int) -> list[int]:
     size = high - low
-    if size <= SAMPLE:
+    if size <= n:
         return list(range(low, high))
-    return [low + int(i) for i in rng.integers(size, size=SAMPLE)]
+    return [low + int(i) for i in rng.integers(size, size=n)]
 
 
 def _distance(space: Space, i: int, j: int) -> int:

@@ -14,10 +14,12 @@ from heapq import nsmallest
 
 import numpy as np
 
-from gemmtune.space.errors import UnknownNameError
+from gemmtune.space.errors import SettingError, UnknownNameError
 from gemmtune.space.space import Space
 
-STRATEGIES = ("auto", "tpe", "random", "exhaustive")
+STRATEGIES = ("auto", "gp", "tpe", "random", "exhaustive")
+UNTAUGHT = ("random", "exhaustive")
+"""Those that start from nothing and learn nothing."""
 LEADERS = 5
 """How many of the best configurations have their neighbours tried."""
 DRAWS = 64
@@ -104,10 +106,13 @@ class Strategy(ABC):
         return int(self.rng.choice(sorted(near))) if near else None
 
 
-def make_strategy(name: str, space: Space, seed: int, budget: int, warm: Sequence[int] = ()) -> Strategy:
-    """The strategy called ``name``; ``auto`` is exhaustive where ``budget`` covers the valid set, else TPE.
+def make_strategy(
+    name: str, space: Space, seed: int, budget: int, warm: Sequence[int] = (), confidence: float | None = None
+) -> Strategy:
+    """The strategy called ``name``; ``auto`` is exhaustive where ``budget`` covers the valid set, else ``gp``.
 
-    ``warm`` are configurations that did well under other circumstances, the best first: TPE starts from some of them.
+    ``warm`` are configurations that did well under other circumstances, the best first: ``gp`` and ``tpe`` start from
+    some of them. With ``confidence``, ``gp`` ends when it gives that probability to being within 1 % of the best.
 
     Raises:
         UnknownNameError: there is none of that name.
@@ -121,12 +126,26 @@ def make_strategy(name: str, space: Space, seed: int, budget: int, warm: Sequenc
         from gemmtune.search.random_ import Random
 
         return Random(space, seed)
-    from gemmtune.search.tpe import Tpe
+    if name == "tpe":
+        from gemmtune.search.tpe import Tpe
 
-    return Tpe(space, seed, budget, warm)
+        return Tpe(space, seed, budget, warm)
+    from gemmtune.search.gp import Gp
+
+    return Gp(space, seed, budget, warm, confidence)
 
 
 def check_strategy(name: str) -> None:
     """Raises :class:`UnknownNameError` where there is no strategy called ``name``."""
     if name not in STRATEGIES:
         raise UnknownNameError(f"Unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
+
+
+def check_confidence(confidence: float | None, strategy: str) -> None:
+    """Raises :class:`SettingError` where ``confidence`` is no probability above a half, or nothing can reckon it."""
+    if confidence is None:
+        return
+    if not 0.5 <= confidence < 1:
+        raise SettingError(f"A confidence is at least 0.5 and below 1, but this one is {confidence}.")
+    if strategy not in ("auto", "gp"):
+        raise SettingError(f"The strategy {strategy} knows no confidence: leave it out, or search with gp.")

@@ -13,15 +13,16 @@ from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.codegen.pool import TIMEOUT, CompilePool
 from gemmtune.codegen.render import template_hash
-from gemmtune.db import History, Study, StudySpec, TrialRecord
+from gemmtune.db import History, StudySpec, TrialRecord
 from gemmtune.db.standing import standing
 from gemmtune.device import open_device
-from gemmtune.device.base import Cache, Device, Outcome, Regime
+from gemmtune.device.base import Cache, Device, Regime
+from gemmtune.device.replay import ReplayDevice
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
 from gemmtune.search.finals import measure_finalists, still_to_meet
-from gemmtune.search.ranking import best_first
-from gemmtune.search.strategy import check_strategy
+from gemmtune.search.strategy import UNTAUGHT, check_confidence, check_strategy
+from gemmtune.search.transfer import borrowed
 from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space import families as registry
 from gemmtune.space.errors import ProblemError
@@ -32,8 +33,6 @@ from gemmtune.space.space import Space
 
 TRIALS, ESTIMATED_TRIALS = 200, 40
 """Trials of a study by default: on a GPU, and where times are estimates."""
-ELDERS = 50
-"""The best trials in an older environment that a study may start from."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class _Request:
     seed: int
     families: Sequence[str] | None
     strategy: str
+    confidence: float | None
     regime: Regime
     cache: Cache
 
@@ -88,6 +88,7 @@ def tune(
     seed: int = 0,
     families: Sequence[str] | None = None,
     strategy: str = "auto",
+    confidence: float | None = None,
     history: History | str | Path | None = None,
     regime: Regime = "sustained",
     cache: Cache = "cold",
@@ -103,13 +104,16 @@ def tune(
 
     Args:
         problems: one problem or several.
-        device: a device, or how one is called (``cuda:0``, ``emulator:h200``); by default the GPU, else the emulator.
+        device: a device, or how one is called (``cuda:0``, ``emulator:h200``, ``replay:FILE``); by default the
+            GPU, else the emulator.
         trials: of each study, those of earlier runs included; by default 200, or 40 where times are estimates; with a
             time limit and no number, as many as fit.
         time_limit: seconds for the whole call; each study may take an equal share of what is left.
         seed: of everything random.
         families: names of the families to search; by default all that can serve.
-        strategy: ``auto``, ``tpe``, ``random`` or ``exhaustive``.
+        strategy: ``auto``, ``gp``, ``tpe``, ``random`` or ``exhaustive``.
+        confidence: end a study before its trials are used up, once the strategy ``gp`` gives this probability to no
+            configuration it knows of being over 1 % faster than the best; 0.5 or more, below 1.
         history: the history or where it is; by default the user's own.
         regime: ``sustained`` or ``burst``.
         cache: ``cold`` or ``warm``.
@@ -139,7 +143,8 @@ def tune(
     check_regime(regime)
     check_cache(cache)
     check_strategy(strategy)
-    request = _Request(trials, seed, families, strategy, regime, cache)
+    check_confidence(confidence, strategy)
+    request = _Request(trials, seed, families, strategy, confidence, regime, cache)
     end = None if time_limit is None else time.monotonic() + time_limit
     results: list[StudyResult] = []
     with ExitStack() as stack:
@@ -159,11 +164,11 @@ def tune(
     return results
 
 
-def opened(device: Device | str | None, stack: ExitStack) -> Device:
-    """The device itself, or the one of that name, which ``stack`` then closes."""
+def opened(device: Device | str | None, stack: ExitStack, *, running: bool = False) -> Device:
+    """The device itself, or the one of that name, which ``stack`` then closes; ``running``: no record."""
     if device is not None and not isinstance(device, str):
         return device
-    found = open_device(device)
+    found = open_device(device, running=running)
     stack.callback(found.close)
     return found
 
@@ -180,16 +185,18 @@ def _study(
 ) -> StudyResult:
     began = time.monotonic()
     serving = registry.families_for(problem, device.gpu, request.families)
-    space = Space(problem, device.gpu, serving)
+    space = _space(problem, device, serving)
     horizon = request.trials or (ESTIMATED_TRIALS if device.estimates else TRIALS)
     limit = len(space) if request.trials is None and seconds is not None else min(horizon, len(space))
     study = history.open_study(_spec(problem, device, serving, request))
+    loans = () if request.strategy in UNTAUGHT else borrowed(history, study, space, device)
     plan = Plan(
         strategy=request.strategy,
         seed=request.seed,
         budget=limit,
         horizon=horizon,
-        warm=_elders(history, study),
+        loans=loans,
+        confidence=request.confidence,
         deadline=None if seconds is None else began + seconds,
     )
     timing = Timing(request.regime, request.cache, request.seed)
@@ -218,12 +225,11 @@ def _study(
     return result
 
 
-def _elders(history: History, study: Study) -> tuple[TrialRecord, ...]:
-    """The best trials of the same study in an older environment (another driver, say), which this one starts from."""
-    if study.parent_id is None:
-        return ()
-    correct = history.trials(study_id=study.parent_id, outcome=Outcome.CORRECT, limit=None)
-    return tuple(best_first(correct)[:ELDERS])
+def _space(problem: Problem, device: Device, serving: Sequence[Family]) -> Space:
+    """What is searched: all that is valid, or all that was recorded where a record stands in for the device."""
+    if isinstance(device, ReplayDevice):
+        return device.space(problem, [family.name for family in serving])
+    return Space(problem, device.gpu, serving)
 
 
 def _finals(course: Course, observer: Observer) -> bool:

@@ -16,7 +16,7 @@ from typing import cast
 import optuna
 from optuna.trial import Trial, TrialState
 
-from gemmtune.search.start import diverse, known_points, starting_points
+from gemmtune.search.start import START, WARM, diverse, known_points, starting_points
 from gemmtune.search.strategy import Result, Strategy
 from gemmtune.space.configuration import Configuration, Value
 from gemmtune.space.errors import ConfigurationError
@@ -24,14 +24,10 @@ from gemmtune.space.space import Space
 
 KNOWN = 8
 """Points that families name, tried first."""
-START = 12
-"""Starting points: as many as are in flight before the first result is known."""
 RETRIES = 20
 """Repeated or hopelessly invalid proposals in a row before a neighbour of the best is taken."""
 LESSONS = 600
 """Invalid proposals that Optuna learns from; the time of each later proposal grows with their number."""
-WARM = 5
-"""Configurations taken over from a study under other circumstances."""
 HOPELESS = 1e30
 """The value told with a violated constraint; Optuna ranks those by their violation alone."""
 

@@ -54,6 +54,10 @@ class LaunchError(GemmtuneError):
     """A kernel could not be launched, or died while it ran."""
 
 
+class RecordingError(GemmtuneError, ValueError):
+    """A recorded space that is missing, damaged, of a newer schema, or empty."""
+
+
 class DatabaseError(GemmtuneError):
     """A history that is locked, read-only, full, of a newer schema, or no database at all."""
 

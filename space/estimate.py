@@ -3,9 +3,9 @@
 The model serves two ends. Where no GPU is there, its microseconds rank configurations (always marked as estimates).
 And its parts (occupancy, limiter, waves) explain a configuration to people. It is a sum of first-order terms,
 not a simulator: the busiest SM decides (wave quantisation); the arithmetic pipe needs enough independent work to stay
-busy; memory needs enough bytes in flight (Little's law); L2 serves what neighbouring tiles share; a launch has a fixed
-cost.
-Constants that are no datasheet value are named below, with where they come from.
+busy; each turn of the main loop waits for loads that too few stages have requested ahead; L2 serves what neighbouring
+tiles share; a launch has a fixed cost.
+Constants that are no datasheet value are the fields of :class:`Constants`, with where they come from.
 """
 
 from __future__ import annotations
@@ -21,14 +21,41 @@ from gemmtune.space.problem import Problem
 
 LAUNCH_US = 2.0
 """From launch to the first instruction, and from the last to the end of the kernel, in a stream of launches."""
-_LATENCY_S = 700e-9
-"""A load from device memory under load (H100-class parts measure 600 to 800 ns)."""
-_L2_BYTES_PER_CLOCK = 48.0
-"""What one SM draws from L2 in a clock (64 is the port; 128x128 tiles at 700 TFLOP/s on an H200 draw about 45)."""
-_BARRIER_S = 40e-9
-"""One step of the main loop that is not hidden by another stage: barrier, address arithmetic, first load."""
 _SHARED_PER_BLOCK = 1024
 """Shared memory that the driver reserves for each block from compute capability 8.0 on."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no datasheet says. Seconds, bytes and plain factors.
+
+    The values are those that fit 1981 timed trials on an H200 (benchmarks/h200/main-job.history.gz: families simt and
+    mma, twenty problems), rounded to what physics would let one guess. benchmarks/search/estimate.py fits them again,
+    leaving one shape out at a time, and says how well they rank what they have not seen.
+    """
+
+    latency: float = 600e-9
+    """From a load of a k tile to its use, where L2 or device memory answers (an idle H100-class part: 270 and 560)."""
+    step: float = 50e-9
+    """What no other stage hides of a step of the main loop: the barrier of all warps and the first fragments."""
+    half_tensor: float = 1.0
+    """Warps on an SM with which tensor instructions reach half of the pipe: one keeps two of its four parts going."""
+    half_fma: float = 1.0
+    """The same of FMAs. Tiles of a thread are many independent sums: few warps suffice."""
+    spill: float = 0.16
+    """Part of the arithmetic time that each 100 bytes of spills a thread add."""
+    l2_bytes: float = 64.0
+    """What one SM draws from L2 in a clock: the width of its port."""
+    overlap: float = 0.4
+    """How much of what is not the bottleneck shows all the same, 0 (perfect overlap) .. 1 (one after another)."""
+    overlap_ahead: float = 0.1
+    """The same where warps that only load run ahead (hopper), or each warp loads for itself (skinny): chosen so that
+    the best estimates come near what kernels of this kind are known to take; no recorded trial stands behind it."""
+    fill: float = 2e-6
+    """What a round of blocks adds: the first tiles come from a cold device memory, the outputs go there at last."""
+
+
+CALIBRATED = Constants()
 
 # The ceilings that floor_us uses for the H200, fixed once for comparability (measured; see benchmarks/h200).
 _H200_FLOPS = {"bf16": 790e12, "fp16": 790e12}
@@ -39,11 +66,11 @@ _H200_BANDWIDTH, _H200_READ_BANDWIDTH, _MOSTLY_READ = 4.3e12, 4.5e12, 0.9
 class Estimate:
     """The estimate and its parts.
 
-    Times in microseconds: ``us`` the whole; ``compute_us``, ``memory_us`` and ``l2_us`` its three rooflines;
-    ``floor_us`` what no kernel beats. ``blocks_per_sm`` fit at once, bounded by ``limiter`` (threads, registers,
-    shared_memory or blocks); ``occupancy`` is the fraction of an SM's warps. ``waves`` = blocks over what the GPU holds
-    at once; ``efficiency`` is the fraction of the pipe's peak while it computes. ``us`` is infinite where not one block
-    fits.
+    Times in microseconds: ``us`` the whole; ``compute_us``, ``memory_us``, ``l2_us`` and ``latency_us`` its four
+    rooflines, the last that of loads one after another; ``floor_us`` what no kernel beats. ``blocks_per_sm`` fit at
+    once, bounded by ``limiter`` (threads, registers, shared_memory or blocks); ``occupancy`` is the fraction of an SM's
+    warps. ``waves`` = blocks over what the GPU holds at once; ``efficiency`` is the fraction of the pipe's peak while
+    it computes. ``us`` is infinite where not one block fits.
     """
 
     us: float
@@ -51,6 +78,7 @@ class Estimate:
     compute_us: float
     memory_us: float
     l2_us: float
+    latency_us: float
     blocks: int
     blocks_per_sm: int
     limiter: str
@@ -105,6 +133,7 @@ def estimate(
     gpu: Gpu,
     counters: Mapping[str, float] | None = None,
     registers: int | None = None,
+    spill_bytes: int = 0,
 ) -> Estimate:
     """Estimate one valid configuration; the reduction is along the problem's axis k, where it has one.
 
@@ -116,8 +145,9 @@ def estimate(
         counters: what the emulator counted: ``bank_conflict_factor`` (shared-memory passes over the fewest possible)
             and ``sector_factor`` (global sectors moved over the fewest possible); 1 where missing.
         registers: registers a thread from the compiler's log, instead of the family's guess.
+        spill_bytes: bytes a thread spills, from the same log.
     """
-    return estimate_traits(problem, family.traits(problem, configuration, gpu), gpu, counters, registers)
+    return estimate_traits(problem, family.traits(problem, configuration, gpu), gpu, counters, registers, spill_bytes)
 
 
 def estimate_traits(
@@ -126,41 +156,52 @@ def estimate_traits(
     gpu: Gpu,
     counters: Mapping[str, float] | None = None,
     registers: int | None = None,
+    spill_bytes: int = 0,
+    constants: Constants = CALIBRATED,
 ) -> Estimate:
     """The same where the traits are known but perhaps not the family, as in a worker process."""
     counted = dict(counters or {})
     conflicts = max(1.0, counted.get("bank_conflict_factor", 1.0))
     sectors = max(1.0, counted.get("sector_factor", 1.0))
-    t = traits
+    t, c = traits, constants
     floor = floor_us(problem, gpu)
     held, limiter = blocks_per_sm(t.threads, t.shared_bytes, registers or t.registers, gpu)
     height, width = _output_shape(problem)
     rows, columns = -(-height // t.tile_m), -(-width // t.tile_n)
     blocks = rows * columns * t.splits
     if not held:
-        return Estimate(math.inf, floor, math.inf, math.inf, math.inf, blocks, 0, limiter, 0.0, math.inf, 0.0)
+        never = math.inf
+        return Estimate(never, floor, never, never, never, never, blocks, 0, limiter, 0.0, math.inf, 0.0)
 
     resident = min(held, -(-blocks // gpu.sms))
+    rounds = -(-blocks // (gpu.sms * resident))
     steps = -(-max(t.padded_k, problem.axes.get("k", 1)) // (t.tile_k * t.splits))
-    efficiency = _pipe_efficiency(t, resident, conflicts)
+    efficiency = _pipe_efficiency(t, resident, conflicts, spill_bytes, c)
     compute = _compute_seconds(problem, t, gpu, blocks, steps, efficiency)
     element = max(x.dtype.bytes for x in problem.tensors() if not x.output)
     step_bytes = (t.tile_m + t.tile_n) * t.tile_k * element
     busy = min(blocks, gpu.sms) / gpu.sms
-    memory = _dram_bytes(problem, t, gpu, (rows, columns), held, steps * step_bytes * t.splits) / (
-        gpu.bandwidth * _in_flight(t, resident, step_bytes, gpu) * min(1.0, 2 * busy)
-    )
-    l2_rate = _L2_BYTES_PER_CLOCK * gpu.clock * gpu.sms * busy
+    moved = _dram_bytes(problem, t, gpu, (rows, columns), held, steps * step_bytes * t.splits)
+    # At most 0.92 of the datasheet's bandwidth; half of the SMs can draw it.
+    memory = moved / (0.92 * gpu.bandwidth * min(1.0, 2 * busy))
+    l2_rate = c.l2_bytes * gpu.clock * gpu.sms * busy
     l2 = (blocks * steps * step_bytes * sectors + _split_bytes(problem, t)) / l2_rate
-    exposed = steps * _BARRIER_S * -(-blocks // (gpu.sms * resident)) / max(1, t.stages - 1) / resident
-    body = max(compute, memory, l2) + 0.15 * (compute + memory + l2 - max(compute, memory, l2)) + exposed
-    fill = _LATENCY_S * -(-blocks // (gpu.sms * resident))  # the first tile of a block waits for its loads in full
+    # A k tile is there a latency after it was asked for, and stages - 1 of them are asked for at a time.
+    latency = rounds * steps * c.latency / max(1, t.stages - 1)
+    parts = (compute, memory, l2, latency)
+    shows = c.overlap if t.synchronous else c.overlap_ahead
+    body = max(parts) + shows * (sum(parts) - max(parts))
+    barriers = steps * c.step if t.synchronous else 0.0
+    # The blocks that share an output tile add their sums in line, each through its SM's port: written and read.
+    in_line = 8.0 * t.splits * t.tile_m * t.tile_n / (c.l2_bytes * gpu.clock) if t.splits > 1 else 0.0
+    edges = rounds * (barriers + c.fill) + in_line
     return Estimate(
-        us=LAUNCH_US + 1e6 * (body + fill),
+        us=LAUNCH_US + 1e6 * (body + edges),
         floor_us=floor,
         compute_us=1e6 * compute,
         memory_us=1e6 * memory,
         l2_us=1e6 * l2,
+        latency_us=1e6 * latency,
         blocks=blocks,
         blocks_per_sm=held,
         limiter=limiter,
@@ -170,15 +211,14 @@ def estimate_traits(
     )
 
 
-def _pipe_efficiency(t: Traits, resident: int, conflicts: float) -> float:
-    """Fraction of the arithmetic peak: the inner loop's own, less idle schedulers, less bank conflicts.
+def _pipe_efficiency(t: Traits, resident: int, conflicts: float, spill_bytes: int, c: Constants) -> float:
+    """Fraction of the arithmetic peak: the inner loop's own, less idle schedulers, bank conflicts and spills.
 
-    An SM has four schedulers; each wants about two warps with tensor instructions, four with FMA, to cover latency
-    (n / (n + half) reaches 0.8 there). Shared memory is busy about half of the time, so conflicts count half.
+    n warps reach n / (n + half). Shared memory is busy about half of the time, so conflicts count half.
     """
     warps = resident * t.threads / 32
-    half = 2.0 if t.unit == "tensor" else 4.0
-    return t.efficiency * warps / (warps + half) / (1 + 0.5 * (conflicts - 1))
+    half = c.half_tensor if t.unit == "tensor" else c.half_fma
+    return t.efficiency * warps / (warps + half) / (1 + 0.5 * (conflicts - 1)) / (1 + c.spill * spill_bytes / 100)
 
 
 def _compute_seconds(problem: Problem, t: Traits, gpu: Gpu, blocks: int, steps: int, efficiency: float) -> float:
@@ -187,13 +227,6 @@ def _compute_seconds(problem: Problem, t: Traits, gpu: Gpu, blocks: int, steps: 
     peak = gpu.peak.get(name, gpu.peak.get("fp16", gpu.peak["fp32"])) / gpu.sms
     flops = 2.0 * t.tile_m * t.tile_n * t.tile_k * steps
     return -(-blocks // gpu.sms) * flops / (peak * max(efficiency, 1e-3))
-
-
-def _in_flight(t: Traits, resident: int, step_bytes: int, gpu: Gpu) -> float:
-    """Fraction of the bandwidth that the bytes in flight can draw (Little's law), at most 0.92 of the datasheet."""
-    wanted = _LATENCY_S * gpu.bandwidth / gpu.sms
-    flying = resident * max(1, t.stages - 1) * step_bytes
-    return 0.92 * min(1.0, flying / wanted)
 
 
 def _dram_bytes(problem: Problem, t: Traits, gpu: Gpu, tiles: tuple[int, int], held: int, tile_bytes: int) -> float:

@@ -39,6 +39,9 @@ class Traits:
     efficiency: float = 1.0
     """Fraction of the pipe's peak that the inner loop can issue (instruction mix, bank conflicts), 0..1."""
     padded_k: int = 0
+    synchronous: bool = True
+    """Whether all warps of a block meet at a barrier each step; not where warps that only load run ahead of the others,
+    or each warp loads for itself."""
 
 
 class Family(ABC):
@@ -48,6 +51,8 @@ class Family(ABC):
     summary: ClassVar[str]
     searchable: ClassVar[bool] = True
     """Whether studies search it (the naive kernel is there to compare with, not to search)."""
+    estimable: ClassVar[bool] = True
+    """Whether :meth:`traits` is known; of recorded kernels of other tools it is not."""
     definitions: ClassVar[Mapping[str, str]] = {}
     """Derived integers by name, in order; each may use knobs, earlier definitions, the problem's and GPU's names."""
     constraints: ClassVar[tuple[Constraint, ...]] = ()

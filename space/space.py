@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.errors import ConfigurationError, EmptySpaceError, UnknownNameError, UnsupportedError
@@ -172,6 +173,21 @@ class Space(Sequence[Configuration]):
         positions = np.minimum(np.searchsorted(codes, near), max(0, len(codes) - 1))
         found = positions[codes[positions] == near] if len(codes) else positions[:0]
         return sorted(self._starts[number] + int(position) for position in found)
+
+    def digits(self, indices: Codes) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Configurations ``indices`` [n] as numbers: that of each one's family [n], and those of its values [n, knobs].
+
+        The latter count within the values of the family's :meth:`parameters`, in their order; rows of families that
+        have fewer knobs than others end in zeros.
+        """
+        numbers = np.searchsorted(np.array(self._starts[1:]), indices, side="right")
+        out = np.zeros((len(indices), max(len(join.sizes) for join in self._joins)), np.intp)
+        for number, (join, e) in enumerate(zip(self._joins, self._enumerations, strict=True)):
+            mine = numbers == number
+            codes = e.codes[indices[mine] - self._starts[number]]
+            for column, (name, size) in enumerate(join.sizes.items()):
+                out[mine, column] = codes // join.strides[name] % size
+        return numbers, out
 
     # ----------------------------------------------------------------------------------------------------- helpers
 

@@ -43,7 +43,7 @@ def tracked() -> list[Path]:
 def packages_on_disk() -> dict[str, str]:
     """Package name -> folder, for every folder with an ``__init__.py``."""
     found = {"gemmtune": "src/gemmtune"}
-    found |= {f"gemmtune.{name}": f"src/gemmtune/{name}" for name in ("cli", "diagnose")}
+    found |= {f"gemmtune.{name}": f"src/gemmtune/{name}" for name in ("cli", "diagnose", "torch")}
     for room in ROOMS:
         for init in (ROOT / room).rglob("__init__.py"):
             folder = init.parent.relative_to(ROOT)

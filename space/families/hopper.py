@@ -140,6 +140,7 @@ class Hopper(Family):
             unit="tensor",
             efficiency=efficiency,
             padded_k=env["k_tiles"] * env["bk"],
+            synchronous=False,  # a producer runs ahead of the consumers
         )
 
     def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:

@@ -271,7 +271,7 @@ class Mma(Family):
             shared_bytes=env["shared"],
             registers=env["registers"],
             unit="tensor",
-            efficiency=pipe * multiply / (slower + (1 - overlap) * faster),
+            efficiency=pipe * multiply / (slower + (1 - overlap) * faster) / (_PADDED if env["smem"] == "pad" else 1),
             padded_k=env["k_tiles"] * env["bk"],
         )
 
@@ -304,6 +304,9 @@ class Mma(Family):
 _PIPE: Mapping[int, float] = {9: 0.75, 10: 0.35}
 """Fraction of the dense peak that mma.sync reaches with many warps, by major compute capability: newer generations keep
 their full rate for warpgroup instructions (Hopper: about 0.62 with eight warps an SM)."""
+
+_PADDED = 1.2
+"""What padded rows cost beside swizzled ones, which rest in fewer banks: fitted to recorded trials on an H200."""
 
 # bk in bytes of a row; every other knob swizzled, with ldmatrix where it can be, not unrolled.
 _STARTING_KNOBS = ("bm", "bn", "bk", "wm", "wn", "stages", "fragments", "splits", "group", "store", "blocks")

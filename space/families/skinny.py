@@ -267,6 +267,7 @@ class Skinny(Family):
             unit="tensor" if env["tensor"] else "fma",
             efficiency=efficiency,
             padded_k=-(-env["k"] // step) * step,
+            synchronous=False,  # no barrier: each warp walks its own part of k
         )
 
     def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:

@@ -21,15 +21,24 @@ _PUBLIC = {
     "History": "gemmtune.db",
     "tune": "gemmtune.search",
     "benchmark": "gemmtune.search.benchmark",
+    "RecordedSpace": "gemmtune.space.recorded",
+    "open_space": "gemmtune.search.recorded_study",
+    "replay": "gemmtune.search.replay",
     "export_pack": "gemmtune.pack.export",
     "check_pack": "gemmtune.pack.check",
     "load_pack": "gemmtune.pack.runtime",
+    "merge_packs": "gemmtune.pack.combine",
 }
+
+_MODULES = ("torch", "cupy")
+"""Ways into other frameworks, imported when first named: ``gemmtune.torch.optimize_(model, pack)``."""
 
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"gemmtune.{name}")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'gemmtune' has no attribute {name!r}")
@@ -39,19 +48,23 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, *_MODULES])
 
 
 if TYPE_CHECKING:
     from gemmtune.db import History as History
     from gemmtune.device import open_device as open_device
     from gemmtune.pack.check import check_pack as check_pack
+    from gemmtune.pack.combine import merge_packs as merge_packs
     from gemmtune.pack.export import export_pack as export_pack
     from gemmtune.pack.runtime import load_pack as load_pack
     from gemmtune.search import tune as tune
     from gemmtune.search.benchmark import benchmark as benchmark
+    from gemmtune.search.recorded_study import open_space as open_space
+    from gemmtune.search.replay import replay as replay
     from gemmtune.space.configuration import Configuration as Configuration
     from gemmtune.space.errors import GemmtuneError as GemmtuneError
     from gemmtune.space.gemm import Gemm as Gemm
     from gemmtune.space.gpu import Gpu as Gpu
+    from gemmtune.space.recorded import RecordedSpace as RecordedSpace
     from gemmtune.space.space import Space as Space

@@ -170,6 +170,15 @@ class Block:
 
 class FakeCupy:
     class cuda:
+        class Stream:
+            ptr = 5
+
+            def __init__(self, non_blocking: bool) -> None:
+                assert non_blocking
+
+            def synchronize(self) -> None:
+                pass
+
         class runtime:
             @staticmethod
             def memsetAsync(address: int, value: int, size: int, stream: int) -> None:
@@ -205,6 +214,24 @@ def test_scratch_grows_by_doubling_keeps_old_buffers_and_zeroes_counters_once(ho
     with pytest.raises(LaunchError, match="limit is 8388608"):
         s.reserve(2**23 + 1, 0)
     assert s.reserve(2**23, 0)[0] != bigger
+
+
+def test_scratch_grows_under_a_capture_in_relaxed_mode(
+    host_scratch: list[Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = [0]
+
+    def exchange(mode: Any) -> int:
+        modes.append(mode._obj.value)
+        mode._obj.value = modes[-2]
+        return 0
+
+    monkeypatch.setattr("gemmtune.device.driver.function", lambda name: exchange)
+    s = StreamScratch(0)
+    s.reserve(100, 8)
+    s.reserve(50, 4)
+    assert modes == [0, 2, 0]
+    assert len(host_scratch) == 2
 
 
 def test_nothing_asked_nothing_allocated(host_scratch: list[Block]) -> None:

@@ -97,8 +97,10 @@ def bench(
     listed = _suite(suite, groups)
     extra = [] if listed is None else listed.shapes
     given = shapes or m or n or k or shape_files
-    typed = inputs.read_shapes(shapes or (), m, n, k, shape_files or ()) if given or listed is None else []
-    wanted = inputs.problems([*typed, *extra], dtype or ["bf16"], out_dtype, layout, epilogue)
+    wanted = inputs.problems(extra, dtype or ["bf16"], out_dtype, layout, epilogue)
+    if given or listed is None:
+        typed = inputs.wanted(shapes or (), m, n, k, shape_files or (), dtype, out_dtype, layout, epilogue)
+        wanted = list(dict.fromkeys([*typed, *wanted]))
     if result_file is not None:
         inputs.check_destination(result_file)
 
@@ -110,7 +112,7 @@ def bench(
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
-    with closing(open_device(device)) as where, History(db) as history:
+    with closing(open_device(device, running=True)) as where, History(db) as history:
         earlier = earlier_rows(result_file, where) if result_file is not None and listed is not None else ()
 
         def write() -> None:

@@ -40,7 +40,7 @@ def merge(
             output.counted(report.trials, "trial"),
             output.counted(report.measurements, "measurement"),
             output.counted(report.exports, "export"),
-            output.counted(report.cubins, "cubin"),
+            output.counted(report.cubins, "file of exported packs", "files of exported packs"),
         ]
         counts = ", ".join(text for text in added if not text.startswith("0 "))
         output.say(f"{history.location}: {f'added {counts}' if counts else 'nothing new'} from {path}.")

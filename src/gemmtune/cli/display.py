@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -83,6 +83,10 @@ class Progress:
         if self.finished:
             _say("")
         self._start(f"{space}{going_on}")
+
+    def borrowed(self, sources: Sequence[str]) -> None:
+        """What the study starts from."""
+        self._note(f"borrowed: {'; '.join(sources)}")
 
     def trial_finished(
         self, record: TrialRecord, best: TrialRecord | None, done: int, budget: int, counts: Mapping[str, int]
@@ -178,6 +182,12 @@ class LiveProgress(Progress):
     def _advance(self, improved: bool) -> None:
         if self._live is not None:
             self._live.refresh()
+
+    def borrowed(self, sources: Sequence[str]) -> None:
+        """What the study starts from, above what is redrawn."""
+        from rich.text import Text
+
+        output.console().print(Text(f"borrowed: {'; '.join(sources)}", style="dim"))
 
     def _note(self, text: str) -> None:
         self._advance(improved=False)

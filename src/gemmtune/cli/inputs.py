@@ -33,11 +33,17 @@ def read_shape(text: str) -> Shape:
 def read_shape_file(name: str) -> list[Shape]:
     """The shapes of a TOML file whose tables each have ``shapes = [[M, N, K], ...]``; ``FILE:TABLE`` takes one table.
 
+    A file of ``[[problem]]``, such as ``gemmtune shapes`` writes, gives the sizes of its problems.
+
     Raises:
         ProblemError: the file or table is not there, is no TOML, or holds anything but shapes.
     """
+    from gemmtune.search.shape_file import read_problems
     from gemmtune.search.suite import read_tables
 
+    weighted = read_problems(name)
+    if weighted is not None:
+        return list(dict.fromkeys((w.problem.m, w.problem.n, w.problem.k) for w in weighted))
     path, table = Path(name), ""
     if not path.exists() and ":" in name:
         head, _, table = name.rpartition(":")
@@ -101,6 +107,41 @@ def read_shapes(
     if not shapes:
         raise ProblemError("No shape is given: write MxNxK, e.g. 4096x4096x4096, or --m --n --k, or --shapes FILE.")
     return shapes
+
+
+def wanted(
+    shapes: Iterable[str],
+    m: int | None,
+    n: int | None,
+    k: int | None,
+    files: Iterable[str],
+    dtypes: Sequence[str] | None,
+    out_dtype: str | None,
+    layout: str,
+    epilogue: str,
+) -> list[Gemm]:
+    """Every problem that a command line names, each once: typed shapes, then those of the files, in order.
+
+    Problems of a file of ``[[problem]]`` keep their own layout and epilogue, and their dtype unless ``dtypes`` are
+    given; plain shapes have the options' (bf16 where no dtype is given).
+
+    Raises:
+        ProblemError: none is named, only some of ``--m --n --k`` are, or a value is out of range.
+    """
+    from gemmtune.search.shape_file import read_problems
+
+    found: dict[Gemm, None] = {}
+    plain: list[str] = []
+    for name in files:
+        weighted = read_problems(name, dtypes)
+        if weighted is None:
+            plain.append(name)
+        else:
+            found |= dict.fromkeys(w.problem for w in weighted)
+    if found and not (plain or list(shapes) or m or n or k):
+        return list(found)
+    typed = problems(read_shapes(shapes, m, n, k, plain), dtypes or ["bf16"], out_dtype, layout, epilogue)
+    return list(dict.fromkeys([*typed, *found]))
 
 
 def problems(

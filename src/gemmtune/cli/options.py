@@ -12,7 +12,11 @@ N = Annotated[int | None, typer.Option("--n", metavar="N", help="Columns of B an
 K = Annotated[int | None, typer.Option("--k", metavar="K", help="The length that is summed over.")]
 ShapeFiles = Annotated[
     list[str] | None,
-    typer.Option("--shapes", metavar="FILE[:TABLE]", help="TOML file of tables with shapes = [[M, N, K], ...]."),
+    typer.Option(
+        "--shapes",
+        metavar="FILE[:TABLE]",
+        help="TOML file of tables with shapes = [[M, N, K], ...], or what 'gemmtune shapes' wrote.",
+    ),
 ]
 DTypes = Annotated[
     list[str] | None,
@@ -34,7 +38,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="cuda:N, or emulator:GPU as in emulator:h200.  [default: the GPU, else emulated]",
+        help="cuda:N, emulator:GPU as in emulator:h200, or replay:FILE.  [default: the GPU, else emulated]",
     ),
 ]
 Database = Annotated[

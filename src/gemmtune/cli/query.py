@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from gemmtune.cli import failed_trials, inputs, options, output
+from gemmtune.cli import failed_trials, importance, inputs, options, output
 from gemmtune.cli.groups import group
+from gemmtune.cli.record_data import study_data, trial_data
 from gemmtune.space.errors import ProblemError
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def studies(
     with History(db, create=False) as history:
         records = history.studies(gpu=gpu, shape=_shape(shape), dtype=dtype, limit=limit)
     if kind != "table":
-        output.show_data([_study_data(r) for r in records], kind)
+        output.show_data([study_data(r) for r in records], kind)
         return
     if not records:
         print("No study fits: widen the query, or begin one with 'gemmtune tune MxNxK'.")
@@ -209,6 +210,20 @@ def studies(
         for r in records
     ]
     output.show_table(columns, rows)
+
+
+@app.command("importance", short_help="Which knobs mattered, and how the best set them.")
+def which_knobs(
+    study: importance.Study = None,
+    gpu: Gpu = None,
+    shape: Shape = None,
+    dtype: DType = None,
+    family: Family = None,
+    form: Form = "table",
+    db: options.Database = None,
+) -> None:
+    """Which knobs mattered in a study, on a GPU, in a family: PED-ANOVA of the best tenth, and how those are set."""
+    importance.show(chosen_form(form), db, study, gpu, family, shape=_shape(shape), dtype=dtype)
 
 
 @app.command(short_help="Why a configuration is invalid, or what became of it.")
@@ -279,71 +294,6 @@ def _gpu_meant(name: str | None) -> GpuModel:
         return gpu(name)
     with closing(open_device()) as device:
         return device.gpu
-
-
-def trial_data(record: TrialRecord) -> dict[str, Any]:
-    """A trial as flat data for programs: times in microseconds, moments in seconds since the epoch."""
-    t = record.timing
-    return {
-        "rank": record.rank,
-        "id": record.id,
-        "uuid": record.uuid,
-        "study": record.study_id,
-        "trial": record.number,
-        "problem": record.problem_key,
-        "kind": record.kind,
-        "gpu": record.gpu.name,
-        "regime": record.regime,
-        "cache": record.cache,
-        "family": record.family,
-        "configuration": record.configuration,
-        "outcome": record.outcome,
-        "detail": record.detail,
-        "estimated": record.estimated,
-        "us": t and t.us,
-        "us_low": t and t.us_low,
-        "us_high": t and t.us_high,
-        "baseline": record.baseline,
-        "baseline_us": t and t.baseline_us,
-        "ratio": t and t.ratio,
-        "ratio_low": t and t.ratio_low,
-        "ratio_high": t and t.ratio_high,
-        "final": bool(t and t.final),
-        "rel_error": record.rel_error,
-        "error_bound": record.error_bound,
-        "coverage": record.coverage,
-        "registers": record.registers,
-        "spill_bytes": record.spill_bytes,
-        "stack_bytes": record.stack_bytes,
-        "shared_bytes": record.shared_bytes,
-        "cubin_sha256": record.cubin_sha256,
-        "nvrtc": record.nvrtc,
-        "started": record.started,
-        "finished": record.finished,
-        "seconds": dict(record.seconds),
-        "environment": dict(record.environment),
-    }
-
-
-def _study_data(record: StudyRecord) -> dict[str, Any]:
-    return {
-        "study": record.id,
-        "uuid": record.uuid,
-        "continues": record.parent_uuid,
-        "problem": record.problem_key,
-        "kind": record.kind,
-        "gpu": record.gpu.name,
-        "regime": record.regime,
-        "cache": record.cache,
-        "families": list(record.families),
-        "strategy": record.strategy,
-        "seed": record.seed,
-        "created": record.created,
-        "trials": record.trials,
-        "correct": record.correct,
-        "best": trial_data(record.best) if record.best else None,
-        "environment": dict(record.environment),
-    }
 
 
 def chosen_form(text: str) -> output.Format:

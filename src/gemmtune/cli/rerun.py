@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmtune.cli import kernels, options, output, query
+from gemmtune.cli.record_data import trial_data
 from gemmtune.space.errors import SettingError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _verdict(result: Rerun) -> str:
 def _data(result: Rerun, findings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     report, measured, proof = result.report, result.report.measurement, result.report.verification
     return {
-        "then": query.trial_data(result.record),
+        "then": trial_data(result.record),
         "device": result.device,
         "seed": result.seed,
         "outcome": str(report.outcome),

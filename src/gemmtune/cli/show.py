@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmtune.cli import kernels, options, output, query
+from gemmtune.cli.record_data import trial_data
 from gemmtune.space.errors import ConfigurationError, ProblemError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _show(
 ) -> None:
     if kind != "table":
         data = {
-            **query.trial_data(record),
+            **trial_data(record),
             "template_hash": record.template_hash,
             "arch": record.arch,
             "checks": list(proof.checks) if proof else [],

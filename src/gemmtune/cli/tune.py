@@ -37,8 +37,16 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")] = 0,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="auto, tpe, random or exhaustive.")
+        str, typer.Option("--strategy", metavar="NAME", help="auto, gp, tpe, random or exhaustive.")
     ] = "auto",
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            "--confidence",
+            metavar="P",
+            help="End early once the search holds it this likely that nothing is over 1 % faster, e.g. 0.95.",
+        ),
+    ] = None,
     device: options.Device = None,
     db: options.Database = None,
     regime: options.Regime = "sustained",
@@ -54,9 +62,7 @@ def tune(
 
     Each shape and dtype is a study of its own. Ctrl-C stops cleanly, and the same command goes on.
     """
-    wanted = inputs.problems(
-        inputs.read_shapes(shapes or (), m, n, k, shape_files or ()), dtype or ["bf16"], out_dtype, layout, epilogue
-    )
+    wanted = inputs.wanted(shapes or (), m, n, k, shape_files or (), dtype, out_dtype, layout, epilogue)
     seconds = None if time_limit is None else inputs.read_duration(time_limit)
 
     from gemmtune.cli.display import display
@@ -72,6 +78,7 @@ def tune(
             seed=seed,
             families=family,
             strategy=strategy,
+            confidence=confidence,
             history=history,
             regime=cast("Regime", regime),  # checked there, with a message that lists the choices
             cache=cast("Cache", cache),

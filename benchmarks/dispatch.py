@@ -1,0 +1,120 @@
+"""Leave one M out: ``python benchmarks/dispatch.py OUT.json [--db FILE] [--product NxK] [--trials 60] [--time 240]``.
+
+For each product (N, K) tunes every M of the list, exports with the device, and so measures what the look-up answers at
+each M when that M alone was not tuned. An answer may be slower than the baseline by 2 % and the noise of its own
+measurement (its ratio's interval). Products are written one by one into the file, which keeps those of earlier runs; a
+run takes up an interrupted one. Exit code 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gemmtune.db import History
+from gemmtune.device import open_device
+from gemmtune.device.base import Device
+from gemmtune.pack.export import export_pack
+from gemmtune.pack.regret import HeldOut
+from gemmtune.search import tune
+from gemmtune.search.benchmark import blank_result
+from gemmtune.search.results import save
+from gemmtune.space.gemm import Gemm
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
+PRODUCTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096))
+"""(N, K): projection, up and down of an 8B model, and its fused Q, K, V."""
+BAR = 0.02
+PROTOCOL = (
+    "Every M tuned (bf16, nt, sustained, cold cache), then each left out in turn: the ranges of the others are "
+    "measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), and what the "
+    "look-up answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's time; regret "
+    "is the answer's time over that of the best kernel tuned for the M, less 1."
+)
+
+
+def answer(held: HeldOut) -> dict[str, Any]:
+    """One answer as the file keeps it; ``allowed`` says whether it is within the bar and its own noise."""
+    axes = dict(held.problem.axes)
+    noise = held.ratio_high / held.ratio - 1.0
+    return {
+        **axes, "how": held.how, "tuned_at": held.tuned_at, "us": held.us, "baseline_us": held.baseline_us,
+        "ratio": held.ratio, "ratio_low": held.ratio_low, "ratio_high": held.ratio_high,
+        "best_ratio": held.best_ratio, "regret": held.regret, "noise": noise,
+        "allowed": 1.0 / held.ratio - 1.0 <= BAR + noise,
+    }  # fmt: skip
+
+
+def summarise(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures over all products."""
+    return {
+        "estimated": False,
+        "answers": list(answers),
+        "products": len({(a["n"], a["k"]) for a in answers}),
+        "by_range": sum(a["how"] == "range" for a in answers),
+        "worst_ratio": min(a["ratio"] for a in answers),
+        "mean_regret": fmean(a["regret"] for a in answers),
+        "worst_regret": max(a["regret"] for a in answers),
+        "too_slow": sum(not a["allowed"] for a in answers),
+        "bar": BAR,
+    }
+
+
+def earlier(path: Path, done: tuple[int, int]) -> list[dict[str, Any]]:
+    """The answers of the file for other products than ``done``."""
+    if not path.exists():
+        return []
+    answers = json.loads(path.read_text())["summary"]["answers"]
+    return [a for a in answers if (a["n"], a["k"]) != done]
+
+
+def measure(
+    device: Device, history: History, product: tuple[int, int], sizes: Sequence[int], trials: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Tune one product at ``sizes`` and hold each out: the answers."""
+    problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
+    tune(problems, device, trials=trials, time_limit=seconds, history=history)
+    with tempfile.TemporaryDirectory() as folder:
+        report = export_pack(Path(folder) / "p.kpack", history, device.gpu.key, device=device, allow_estimates=False)
+    return [answer(h) for h in report.held_out if (h.problem.axes["n"], h.problem.axes["k"]) == product]
+
+
+def main() -> None:
+    """Measure, and write the file after every product."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--db", type=Path, default=None, help="folder of one history a product; by default scratch")
+    parser.add_argument("--product", action="append", default=None, metavar="NxK")
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--time", type=float, default=240.0, help="seconds of tuning a product")
+    options = parser.parse_args()
+    named = [tuple(map(int, text.split("x"))) for text in options.product or ()]
+    products = [(n, k) for n, k in named] or list(PRODUCTS)
+    device, missed = open_device(options.device), 0
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = options.db or Path(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            for n, k in products:
+                with History(folder / f"dispatch-{n}x{k}.db") as history:
+                    found = measure(device, history, (n, k), SIZES, options.trials, options.time)
+                summary = summarise([*earlier(options.output, (n, k)), *found])
+                result = blank_result(options.output.stem, device, PROTOCOL, summary)
+                save(options.output, replace(result, name="dispatch"))
+                missed = summary["too_slow"]
+                regret = f"mean regret {100 * summary['mean_regret']:.1f} %"
+                print(f"{n} x {k}: {len(found)} sizes, {regret}, {missed} too slow", flush=True)  # noqa: T201
+    finally:
+        device.close()
+    raise SystemExit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What a call of the torch operators costs the host: ``python benchmarks/torch_calls.py PACK OUT.json`` on a GPU.
+
+For the smallest problems of the pack that have a kernel (so that the GPU keeps up with the host), in one run:
+
+* host microseconds of ``torch.ops.gemmtune.matmul``, ``gemmtune.torch.matmul`` and a swapped ``nn.Linear``, beside
+  ``torch.mm`` and ``nn.Linear``: the quickest of batches of calls, in turn;
+* a CUDA graph of many calls, replayed: microseconds a call, of the operator and of ``pack.matmul``, which launch the
+  same kernel, so that nothing but the kernel may be left;
+* ``--calls`` calls (10^6): host memory (resident) and device memory before, in the middle and after;
+* ``torch.library.opcheck`` of every operator on GPU tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import gemmtune
+import gemmtune.torch as gt
+from gemmtune.device import open_device
+from gemmtune.pack.profile import BATCH, BATCHES, profile
+from gemmtune.pack.schema import BASELINE
+from gemmtune.search.result_file import blank_result
+from gemmtune.search.results import save
+from gemmtune.space.gemm import Gemm
+from gemmtune.torch.operators import LINEAR, MATMUL
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+REPEATS, PROBLEMS, GRAPH = 3, 3, 200
+ALLOWED_US = 6.0
+PROTOCOL = (
+    "Host microseconds: quickest of {batches} batches of {batch} calls, then the median of {repeats} such in turn. "
+    "Graphs: {graph} calls captured, medians of 20 replays by events. Memory: resident set and cudaMemGetInfo."
+)
+
+
+def main() -> None:
+    """Measure everything and write one file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pack")
+    parser.add_argument("output")
+    parser.add_argument("--calls", type=int, default=10**6)
+    options = parser.parse_args()
+    pack = gemmtune.load_pack(options.pack)
+    key = gt.use(pack, strict=True)
+    rows = []
+    for problem in smallest(pack):
+        rows.append({"problem": problem.key, **host(problem, key), **graphs(problem, key, pack)})
+    a, b = tensors(smallest(pack)[0])
+    summary = {
+        "calls": rows,
+        "allowed_us": ALLOWED_US,
+        "within": all(row["torch.ops"] <= row["torch.mm"] + ALLOWED_US for row in rows),
+        "memory": memory(a, b, key, options.calls),
+        "opcheck": opchecks(key),
+        "served": gt.served(key),
+    }
+    text = PROTOCOL.format(batches=BATCHES, batch=BATCH, repeats=REPEATS, graph=GRAPH)
+    with closing(open_device("cuda:0")) as device:
+        result = blank_result(Path(options.output).stem, device, text, summary)
+    save(options.output, replace(result, versions={**result.versions, "torch": torch.__version__}))
+
+
+def smallest(pack: Any) -> list[Gemm]:
+    """The smallest problems that a kernel of this pack serves on this GPU, without an epilogue, in torch's dtypes."""
+    device = pack.state(0).key
+    found = {
+        row.problem(dict(row.points[0].axes)) if row.points else row.problem()
+        for table in pack.tables
+        if table.device == device
+        for row in table.rows
+        if row.kernel != BASELINE and row.epilogue == "identity" and row.dtypes["a"] in DTYPES
+    }
+    packed = [p for p in found if isinstance(p, Gemm) and p.dtype == p.out_dtype and not (p.lda or p.ldb or p.ldd)]
+    if not packed:
+        raise SystemExit("The pack has no kernel for this GPU that torch could call.")
+    return sorted(packed, key=lambda p: p.flops)[:PROBLEMS]
+
+
+def tensors(problem: Gemm) -> tuple[Any, Any]:
+    """A [M, K] and B [K, N] in the problem's layout."""
+    made = []
+    for letter, (rows, columns) in zip(problem.layout, ((problem.m, problem.k), (problem.k, problem.n)), strict=True):
+        stored = (rows, columns) if letter == "n" else (columns, rows)
+        tensor = torch.randn(stored, device="cuda", dtype=DTYPES[problem.dtype])
+        made.append(tensor if letter == "n" else tensor.t())
+    return made[0], made[1]
+
+
+def host(problem: Gemm, key: str) -> dict[str, float]:
+    """Host microseconds of each way to call."""
+    a, b = tensors(problem)
+    calls = {
+        "torch.mm": lambda: torch.mm(a, b),
+        "torch.ops": lambda: MATMUL(a, b, None, key),
+        "gemmtune.torch": lambda: gt.matmul(a, b, pack=key),
+    }
+    if problem.layout == "nt":
+        plain = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=a.dtype)
+        swapped = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=a.dtype)
+        gt.optimize_(swapped, key)
+        calls |= {"nn.Linear": lambda: plain(a), "swapped nn.Linear": lambda: swapped(a)}
+    with torch.no_grad():
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(REPEATS):
+            for name, call in calls.items():
+                found[name].append(profile({}, call, torch.cuda.synchronize)["total"])
+    return {name: round(median(us), 2) for name, us in found.items()}
+
+
+def graphs(problem: Gemm, key: str, pack: Any) -> dict[str, float]:
+    """Microseconds a call in a replayed graph, of the operator and of the pack itself."""
+    a, b = tensors(problem)
+    calls = {"graph torch.ops": lambda: MATMUL(a, b, None, key), "graph pack.matmul": lambda: pack.matmul(a, b)}
+    made = {}
+    for name, call in calls.items():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+            side.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):
+                for _ in range(GRAPH):
+                    call()
+        made[name] = graph
+    samples: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(20):
+        for name, graph in made.items():
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            graph.replay()
+            last.record()
+            last.synchronize()
+            samples[name].append(first.elapsed_time(last) * 1e3 / GRAPH)
+    return {name: round(median(us), 3) for name, us in samples.items()}
+
+
+def memory(a: Any, b: Any, key: str, calls: int) -> dict[str, Any]:
+    """Resident host bytes and used device bytes after a tenth of the calls, half of them, and all."""
+    marks = {calls // 10, calls // 2, calls}
+    found: dict[str, Any] = {"calls": calls, "host": [], "device": []}
+    for count in range(1, calls + 1):
+        MATMUL(a, b, None, key)
+        if count in marks:
+            torch.cuda.synchronize()
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            free, total = torch.cuda.mem_get_info()
+            found["host"].append(pages * 4096)
+            found["device"].append(total - free)
+    return found
+
+
+def opchecks(key: str) -> dict[str, dict[str, str]]:
+    """What ``torch.library.opcheck`` says of each operator, with and without a bias."""
+    out = {}
+    for name, operator, shape in (("linear", LINEAR, (32, 16)), ("matmul", MATMUL, (16, 32))):
+        for bias in (None, torch.randn(32, device="cuda", requires_grad=True)):
+            a = torch.randn(2, 4, 16, device="cuda", requires_grad=True)
+            b = torch.randn(shape, device="cuda", requires_grad=True)
+            said = torch.library.opcheck(operator, (a, b, bias, key))
+            out[name + ("" if bias is None else " bias")] = dict(said)
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""``linear`` and ``matmul`` by a pack, as functions that never fail where torch's own would not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemmtune.pack.runtime import Pack
+from gemmtune.torch import plans, registry
+from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, plain
+
+_autocast = torch._C._is_any_autocast_enabled
+_compiling = torch.compiler.is_compiling
+
+
+def linear(a: Any, weight: Any, bias: Any = None, *, pack: Pack | str | Path) -> Any:
+    """``a @ weight.T + bias``, as ``torch.nn.functional.linear``, by the kernel that the pack knows for it.
+
+    Args:
+        a: tensor [..., K] of float32, float16 or bfloat16.
+        weight: tensor [N, K].
+        bias: tensor [N], or None.
+        pack: a loaded pack, its path, or its key (:func:`gemmtune.torch.use`).
+
+    Returns:
+        Tensor [..., N]; differentiable.
+
+    Raises:
+        PackError: there is no good pack at the path.
+        UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
+    """
+    return by_key(a, weight, bias, registry.use(pack), True)
+
+
+def matmul(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path) -> Any:
+    """``a @ b + bias`` for a [..., K] and b [K, N]; see :func:`linear`."""
+    return by_key(a, b, bias, registry.use(pack), False)
+
+
+def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
+    """The product, by the shortest way: past the dispatcher for plain tensors, by the operator where torch traces."""
+    if _compiling():
+        return (LINEAR if linear else MATMUL)(a, b, bias, key)
+    if plain(a, b, bias) and not _autocast():
+        if differentiable(a, b, bias):
+            return Product.apply(a, b, bias, key, linear)
+        return plans.serve(a, b, bias, key, linear)
+    if foreign(a, b, bias):
+        return plans.by_torch(a, b, bias, linear)
+    return (LINEAR if linear else MATMUL)(a, b, bias, key)
+
+
+def foreign(*tensors: Any) -> bool:
+    """Whether one is a subclass that knows torch's operators but not ours (a DTensor, say), or a transform works."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return any(t is not None and type(t).__torch_dispatch__ is not _DISABLED and not _traces(t) for t in tensors)
+
+
+_DISABLED = torch.Tensor.__torch_dispatch__
+
+
+def _traces(tensor: Any) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(tensor, FakeTensor | FunctionalTensor)
+
+
+def explain(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path, linear: bool = True) -> str:
+    """Who multiplies these tensors and why, in one sentence; launches nothing.
+
+    Args:
+        a: tensor [..., K].
+        b: weight [N, K]; [K, N] with ``linear=False``.
+        bias: tensor [N], or None.
+        pack: a loaded pack, its path, or its key.
+        linear: how b is stored.
+    """
+    key = registry.use(pack)
+    handle = registry.handle_of(key)
+    if handle is None:
+        return "torch: no pack"
+    device = plans.machine.index(a)
+    hindrance = plans.hindered(a, b, bias, device)
+    if hindrance is not None:
+        return f"torch: {hindrance[1]}"
+    tensors = {"a": a, "b": b, "bias": bias}
+    addresses = {name: t.data_ptr() for name, t in tensors.items() if t is not None}
+    stream = plans.machine.stream(device)
+    plan = plans.plan_of(handle, a, b, bias, linear, addresses, device, stream)
+    if plan.copies:
+        a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in tensors.items())
+        return explain(a, b, bias, pack=key, linear=linear)
+    return plan.why if plan.run is not None else f"torch: {plan.why}"

@@ -1,0 +1,171 @@
+"""Linear layers of a model that use a pack: swapped in place and back, with a report for every layer.
+
+A layer is swapped by giving it another class. Its parameters, buffers, hooks, name and ``state_dict`` keys stay what
+they are, and so does whatever else refers to it: optimizers, tied weights, distributed wrappers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemmtune.pack.runtime import Pack
+from gemmtune.pack.schema import BASELINE, Row
+from gemmtune.torch import registry
+from gemmtune.torch.functional import by_key
+from gemmtune.torch.plans import DTYPES
+
+
+class Linear(torch.nn.Linear):  # type: ignore[misc]
+    """``nn.Linear`` by the kernels of a pack, whose key is in ``gemmtune_pack``; made by :func:`optimize_`."""
+
+    gemmtune_pack: str
+
+    def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
+        """``input @ weight.T + bias``."""
+        return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
+
+    def extra_repr(self) -> str:
+        """As nn.Linear, and the pack."""
+        return f"{super().extra_repr()}, pack={self.gemmtune_pack}"
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One linear layer: its name, [N, K], dtype, whether it was swapped, and what it does or why it was not.
+
+    ``rows`` are the pack's rows for it, forward and backward: ``"forward m=16-64: 1.12 x"``.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    dtype: str
+    swapped: bool
+    why: str
+    rows: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"{self.name or '(the model)'} [{self.shape[0]}, {self.shape[1]}] {self.dtype}: {self.why}"
+        return "\n".join([head, *(f"    {row}" for row in self.rows)])
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`optimize_` did to each linear layer."""
+
+    layers: tuple[LayerReport, ...]
+
+    @property
+    def swapped(self) -> int:
+        """How many layers use the pack."""
+        return sum(layer.swapped for layer in self.layers)
+
+    def __str__(self) -> str:
+        head = f"{self.swapped} of {len(self.layers)} linear layers use the pack"
+        return "\n".join([head, *(str(layer) for layer in self.layers)])
+
+
+def optimize_(
+    model: Any,
+    pack: Pack | str | Path,
+    filter_fn: Callable[[str, Any], bool] | None = None,
+    *,
+    strict: bool = False,
+    least_ratio: float = 1.0,
+) -> Report:
+    """Let the ``nn.Linear`` layers of a model use a pack, in place.
+
+    Args:
+        model: any module; a linear layer itself is swapped too.
+        pack: a loaded pack, the path of one, or a key of :func:`gemmtune.torch.use`.
+        filter_fn: is given a layer's name and the layer, and says whether it may be swapped.
+        strict: raise in the forward pass where the pack cannot serve (CPU, another GPU), in place of one warning.
+        least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
+
+    Returns:
+        For every linear layer what it does, and why not.
+
+    Raises:
+        PackError: there is no good pack at the path.
+    """
+    key = registry.use(pack, strict=strict, least_ratio=least_ratio)
+    handle = registry.handle_of(key)
+    layers: list[LayerReport] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or handle is None:
+            continue
+        why = _hindrance(name, module, filter_fn)
+        rows: tuple[str, ...] = ()
+        if why is None:
+            module.__class__ = Linear
+            module.gemmtune_pack = key
+            rows = _rows(handle.pack, module)
+            why = "uses the pack" if rows else "uses the pack, which has no row for it: torch multiplies"
+        dtype = str(module.weight.dtype).removeprefix("torch.")
+        layers.append(LayerReport(name, tuple(module.weight.shape), dtype, type(module) is Linear, why, rows))
+    return Report(tuple(layers))
+
+
+def restore_(model: Any) -> int:
+    """Undo :func:`optimize_`: every swapped layer is an ``nn.Linear`` again; returns how many were."""
+    count = 0
+    for module in model.modules():
+        if type(module) is Linear:
+            module.__class__ = torch.nn.Linear
+            del module.gemmtune_pack
+            count += 1
+    return count
+
+
+def _hindrance(name: str, module: Any, filter_fn: Callable[[str, Any], bool] | None) -> str | None:
+    """Why a linear layer is left as it is; None where it may be swapped."""
+    if type(module) not in (torch.nn.Linear, Linear):
+        return f"left as it is: it is a {type(module).__name__}, which may compute something else"
+    if module.weight.dtype not in DTYPES:
+        return "left as it is: packs have float32, float16 and bfloat16"
+    if "forward" in module.__dict__:
+        return "left as it is: its forward was replaced on the object"
+    if filter_fn is not None and not filter_fn(name, module):
+        return "left as it is: filter_fn says so"
+    return None
+
+
+def _rows(pack: Pack, module: Any) -> tuple[str, ...]:
+    """The pack's rows that serve a layer, forward and backward, for people."""
+    (n, k), dtype = module.weight.shape, DTYPES[module.weight.dtype]
+    epilogue = "identity" if module.bias is None else "bias"
+    wanted = (
+        ("forward", "m", {"n": n, "k": k}, "nt", epilogue),
+        ("dgrad", "m", {"n": k, "k": n}, "nn", "identity"),
+        ("wgrad", "k", {"m": n, "n": k}, "tn", "identity"),
+    )
+    dtypes = {dtype, "tf32"} if dtype == "fp32" else {dtype}
+    found = []
+    for what, tokens, sizes, layout, epi in wanted:
+        for table in pack.tables:
+            for row in table.rows:
+                fits = row.kind == "gemm" and row.layout == layout and row.epilogue == epi
+                if fits and row.dtypes.get("a") in dtypes and all(_in(row, a, size) for a, size in sizes.items()):
+                    found.append(f"{what} {tokens}={_span(row, tokens)}: {_served(row)}, {table.name}, {table.regime}")
+    return tuple(found)
+
+
+def _in(row: Row, axis: str, size: int) -> bool:
+    low, high = row.axes[axis]
+    return low <= size <= high
+
+
+def _span(row: Row, axis: str) -> str:
+    low, high = row.axes[axis]
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _served(row: Row) -> str:
+    if row.kernel == BASELINE:
+        return "torch, since the best kernel tried was slower"
+    ratio = "estimated" if row.ratio is None else f"{row.ratio:.3f} x the baseline"
+    return f"kernel {row.kernel[:12]} ({ratio})"

@@ -1,0 +1,149 @@
+"""The operators, as ``torch.library`` knows them: schema, implementation, shapes for tracing, autograd, autocast.
+
+    gemmtune::linear(Tensor a, Tensor weight, Tensor? bias, str pack, str epilogue, Tensor[] scales) -> Tensor
+    gemmtune::matmul(Tensor a, Tensor b,      Tensor? bias, str pack, str epilogue, Tensor[] scales) -> Tensor
+
+``a`` is [..., K]; ``weight`` [N, K], ``b`` [K, N]; ``bias`` [N]; the result [..., N], row-major, of a's dtype. ``pack``
+is a key of :func:`gemmtune.torch.use`. ``epilogue`` and ``scales`` are the seam for fused layers and scaled types:
+today the epilogue is ``"identity"``, and there are no scales.
+
+Autograd is one :class:`torch.autograd.Function` under both. The gradients are products of their own, looked up as their
+own problems in the layouts they have: for a linear layer ``dgrad = dD @ weight`` (nn) and ``wgrad = dD.T @ a`` (tn).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from gemmtune.space.errors import UnsupportedError
+from gemmtune.torch.plans import as_rows, serve
+
+_TAIL = "Tensor? bias=None, str pack='', str epilogue='identity', Tensor[]? scales=None) -> Tensor"
+_LIBRARY = torch.library.Library("gemmtune", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_LIBRARY.define(f"linear(Tensor a, Tensor weight, {_TAIL}", tags=_TAGS)
+_LIBRARY.define(f"matmul(Tensor a, Tensor b, {_TAIL}", tags=_TAGS)
+LINEAR = torch.ops.gemmtune.linear.default
+MATMUL = torch.ops.gemmtune.matmul.default
+
+_grad_enabled = torch.is_grad_enabled
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def plain(a: Any, b: Any, bias: Any) -> bool:
+    """Whether these are ordinary tensors in ordinary eager code: nothing traces, transforms or records."""
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and (bias is None or type(bias) in _PLAIN)
+        and not _modes()
+        and _transforms() is None
+        and not (a.is_neg() or b.is_neg())
+    )
+
+
+def differentiable(a: Any, b: Any, bias: Any) -> bool:
+    """Whether a gradient must be recorded."""
+    return _grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
+
+
+def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
+    """The product with its gradient, where one must be recorded; without autocast."""
+    if differentiable(a, b, bias):
+        return Product.apply(a, b, bias, key, linear)
+    return below(a, b, bias, key, linear)
+
+
+def below(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
+    """The product below autograd: at once for plain tensors, else through the dispatcher, which traces it."""
+    if plain(a, b, bias):
+        return serve(a, b, bias, key, linear)
+    with torch._C._AutoDispatchBelowAutograd():
+        return (LINEAR if linear else MATMUL)(a, b, bias, key)
+
+
+class Product(torch.autograd.Function):  # type: ignore[misc]
+    """``a @ b + bias`` (``a @ b.T + bias`` where ``linear``) and its gradients; differentiable any number of times."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
+        """The product; keeps of a and b what the wanted gradients need."""
+        need_a, need_b = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(a if need_b else None, b if need_a else None)
+        ctx.key, ctx.linear = key, linear
+        return below(a, b, bias, key, linear)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+        """Gradients of a, b and bias; None for the key and the layout."""
+        a, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        key, linear = ctx.key, ctx.linear
+        grad_a = grad_b = grad_bias = None
+        if need_a:
+            grad_a = product(grad, b if linear else b.t(), None, key, False)
+        if need_b or need_bias:
+            rows = as_rows(grad)
+            if need_b:
+                flat = as_rows(a)
+                left, right = (rows, flat) if linear else (flat, rows)
+                grad_b = product(left.t(), right, None, key, False)
+            if need_bias:
+                grad_bias = rows.sum(0)
+        return grad_a, grad_b, grad_bias, None, None
+
+
+def _refuse_seam(epilogue: str, scales: Any) -> NoReturn:
+    raise UnsupportedError(f"The operator's epilogue is {epilogue!r} with {len(scales or ())} scales: use 'identity'.")
+
+
+def _register(name: str, operator: Any, linear: bool) -> None:
+    """Give one operator its kernels."""
+
+    def run(a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None) -> Any:
+        if epilogue != "identity" or scales:
+            _refuse_seam(epilogue, scales)
+        return serve(a, b, bias, pack, linear)
+
+    def recorded(
+        a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None
+    ) -> Any:
+        if epilogue != "identity" or scales:
+            _refuse_seam(epilogue, scales)
+        return product(a, b, bias, pack, linear)
+
+    def shapes(a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None) -> Any:
+        inner = b.shape[1 if linear else 0]
+        torch._check(b.dim() == 2, lambda: f"b has {b.dim()} dimensions, but must have 2")
+        torch._check(a.shape[-1] == inner, lambda: f"a has the shape {tuple(a.shape)}, but the sums have {inner} terms")
+        return a.new_empty((*a.shape[:-1], b.shape[0 if linear else 1]))
+
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, recorded, "Autograd")
+    torch.library.register_fake(f"gemmtune::{name}", shapes, lib=_LIBRARY)
+    for kind, dispatch_key in (("cuda", "AutocastCUDA"), ("cpu", "AutocastCPU")):
+        _LIBRARY.impl(name, _autocast(operator, kind, dispatch_key), dispatch_key)
+
+
+def _autocast(operator: Any, kind: str, dispatch_key: str) -> Any:
+    """The operator under autocast: floating-point operands of the device are cast, as those of torch's products are."""
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
+
+    def cast(tensor: Any, dtype: Any) -> Any:
+        eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return tensor.to(dtype) if eligible and tensor.device.type == kind else tensor
+
+    def run(a: Any, b: Any, bias: Any = None, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype(kind)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operator(cast(a, dtype), cast(b, dtype), cast(bias, dtype), *rest)
+
+    return run
+
+
+_register("linear", LINEAR, True)
+_register("matmul", MATMUL, False)

@@ -1,0 +1,147 @@
+"""Packs that operators may use, each under a key; and what is said, once, where a pack cannot serve.
+
+An operator in a compiled or exported graph holds no Python object, so it names its pack by a short text. The text
+follows from what the pack serves: a program that loads an exported model and calls :func:`use` on the same pack gets
+the same key, and the model finds its kernels again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmtune.pack.runtime import Pack, load_pack
+from gemmtune.space.errors import GemmtuneError, SettingError, UnsupportedError
+
+MAX_SERVED = 4096
+"""Problems remembered a pack, for :func:`gemmtune.torch.served`."""
+
+
+class PackWarning(UserWarning):
+    """A pack does not serve where one might expect it to; torch does. Given once for each cause."""
+
+
+@dataclass
+class Handle:
+    """A pack in use.
+
+    Args:
+        key: what operators call it.
+        pack: the pack.
+        strict: raise where a pack cannot serve, in place of one warning.
+        least_ratio: the least expected ratio (baseline time / kernel time) for which a kernel is taken.
+    """
+
+    key: str
+    pack: Pack
+    strict: bool
+    least_ratio: float
+    served: dict[str, str] = field(default_factory=dict)
+    """Who serves each problem met so far, in words."""
+    _causes: set[str] = field(default_factory=set)
+    _local: threading.local = field(default_factory=threading.local)
+
+    def plans(self) -> dict[Any, Any]:
+        """The calling thread's plans: a dictionary for each thread needs no lock."""
+        try:
+            return self._local.plans  # type: ignore[no-any-return]
+        except AttributeError:
+            plans: dict[Any, Any] = {}
+            self._local.plans = plans
+            return plans
+
+    def note(self, problem: str, who: str) -> None:
+        """Remember who serves a problem."""
+        if len(self.served) < MAX_SERVED or problem in self.served:
+            self.served[problem] = who
+
+    def complain(self, cause: str, sentence: str, *, serves: bool = False) -> None:
+        """Say once for each ``cause`` that torch serves in place of the pack (or, with ``serves``, a doubt).
+
+        Raises:
+            UnsupportedError: the pack was taken into use with ``strict=True``.
+        """
+        if self.strict and not serves:
+            raise UnsupportedError(sentence)
+        if cause not in self._causes:
+            self._causes.add(cause)
+            warnings.warn(sentence, PackWarning, stacklevel=4)
+
+
+_HANDLES: dict[str, Handle] = {}
+_paths: dict[tuple[str, bool, float], str] = {}
+"""Keys of packs that were named by their path, so that each is read once."""
+_lock = threading.Lock()
+_unknown: set[str] = set()
+
+
+def use(pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0) -> str:
+    """Take a pack into use; returns the key by which operators name it.
+
+    Args:
+        pack: a loaded pack, the path of one (read once), or a key that this function gave.
+        strict: raise where the pack cannot serve (CPU tensors, another GPU, a dtype), in place of one warning.
+        least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
+
+    Raises:
+        PackError: there is no good pack at the path.
+        SettingError: a ratio that is no positive number.
+    """
+    if isinstance(pack, str) and pack in _HANDLES:
+        return pack
+    for handle in list(_HANDLES.values()):
+        if handle.pack is pack and (handle.strict, handle.least_ratio) == (strict, least_ratio):
+            return handle.key
+    named = None if isinstance(pack, Pack) else (str(pack), strict, least_ratio)
+    if named is not None and _paths.get(named) in _HANDLES:
+        return _paths[named]
+    if not 0 < least_ratio < float("inf"):
+        raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
+    loaded = pack if isinstance(pack, Pack) else load_pack(pack)
+    digest = hashlib.sha256("\n".join(loaded.problems).encode()).hexdigest()[:16]
+    key = _key_of(loaded, digest, named is not None, strict, least_ratio)
+    if named is not None:
+        _paths[named] = key
+    return key
+
+
+def _key_of(loaded: Pack, digest: str, by_path: bool, strict: bool, least_ratio: float) -> str:
+    """The key of a pack, which is entered where it is new."""
+    with _lock:
+        for handle in _HANDLES.values():
+            same = handle.pack is loaded or (by_path and handle.key.startswith(digest))
+            if same and (handle.strict, handle.least_ratio) == (strict, least_ratio):
+                return handle.key
+        count = sum(1 for key in _HANDLES if key.startswith(digest))
+        key = digest if not count else f"{digest}-{count + 1}"
+        _HANDLES[key] = Handle(key, loaded, strict, least_ratio)
+    return key
+
+
+def handle_of(key: str) -> Handle | None:
+    """The pack in use under ``key``; None, with one warning a key, where this process knows none."""
+    handle = _HANDLES.get(key)
+    if handle is None and key not in _unknown:
+        _unknown.add(key)
+        warnings.warn(
+            f"No pack is in use under the key {key!r}, so torch multiplies: call gemmtune.torch.use(pack) first.",
+            PackWarning,
+            stacklevel=4,
+        )
+    return handle
+
+
+def served(pack: Pack | str | Path) -> dict[str, str]:
+    """Who served each problem met so far: by the problem's key, ``"kernel ..."`` or ``"torch: why"``.
+
+    Raises:
+        GemmtuneError: the pack is not in use.
+    """
+    found = [h for h in _HANDLES.values() if pack in (h.key, h.pack.name) or h.pack is pack or str(pack) == h.pack.name]
+    if not found:
+        raise GemmtuneError(f"The pack {pack!r} is not in use: call gemmtune.torch.use(pack) first.")
+    return {problem: who for handle in found for problem, who in handle.served.items()}

@@ -1,0 +1,94 @@
+"""The commands around packs: export and back, diff, merge, tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+MAIN_JOB = str(Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "main-job.kpack.zip")
+
+
+@pytest.fixture
+def exported(cli: Cli, tuned: tuple[Path, str], tmp_path: Path) -> tuple[str, str]:
+    """A pack of the small study, and the history."""
+    path, db = tmp_path / "small.kpack", str(tuned[0])
+    done = cli("export", str(path), "--db", db)
+    assert done.code == 0, done.err
+    return str(path), db
+
+
+def test_an_export_is_listed_and_comes_back(cli: Cli, exported: tuple[str, str], tmp_path: Path) -> None:
+    path, db = exported
+    listed = cli("pack", "exports", "--db", db).out.splitlines()
+    assert listed[0].split() == ["id", "name", "date", "files", "manifest"]
+    key, name = listed[1].split()[:2]
+    assert name == "small.kpack"
+    done = cli("export", str(tmp_path / "again.kpack"), "--from-export", key, "--db", db)
+    assert done.code == 0, done.err
+    assert f"export {key} (small.kpack" in done.out
+    assert cli("diff", path, str(tmp_path / "again.kpack"), "--strict").out.split() == ["1", "same"]
+    assert cli("export", str(tmp_path / "zip"), "--from-export", "latest", "--zip", "--db", db).code == 0
+    assert (tmp_path / "zip").is_file()
+
+
+def test_an_earlier_export_takes_no_other_choice(cli: Cli, exported: tuple[str, str], tmp_path: Path) -> None:
+    _, db = exported
+    done = cli("export", str(tmp_path / "x.kpack"), "--from-export", "latest", "--gpu", "h200", "--db", db)
+    assert (done.code, "comes back as it was" in done.err) == (2, True)
+    done = cli("export", str(tmp_path / "x.kpack"), "--from-export", "no-such", "--db", db)
+    assert (done.code, "There is no export 'no-such'" in done.err) == (2, True)
+
+
+def test_packs_merge_and_differ(cli: Cli, exported: tuple[str, str], tmp_path: Path) -> None:
+    small, _ = exported
+    both = str(tmp_path / "both.kpack")
+    done = cli("pack", "merge", both, MAIN_JOB, small)
+    assert done.code == 0, done.err
+    assert "for NVIDIA H200" in done.out
+    done = cli("diff", MAIN_JOB, both)
+    assert done.code == 0
+    assert "1 added" in done.out
+    assert "48x40x32" in done.out
+    back = cli("diff", both, MAIN_JOB, "--strict", "--format", "json")
+    assert back.code == 1
+    assert [c["what"] for c in json.loads(back.out)] == ["lost"]
+    rows = cli("diff", both, MAIN_JOB, "--all", "--format", "csv").out
+    assert {r["what"] for r in csv.DictReader(io.StringIO(rows))} == {"lost", "same"}
+
+
+def test_the_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(cli("pack", "table", MAIN_JOB).out)))
+    assert rows == [
+        {k: "" if v is None else str(v) for k, v in r.items()}
+        for r in json.loads(cli("pack", "table", MAIN_JOB, "--format", "json").out)
+    ]
+    done = cli("pack", "table", MAIN_JOB, "--format", "serving", "-o", str(tmp_path / "serving"))
+    assert done.code == 0, done.err
+    names = sorted(Path(line).name for line in done.out.splitlines())
+    assert names == sorted(p.name for p in (tmp_path / "serving").iterdir())
+    assert all("device_name=NVIDIA_H200" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("diff", MAIN_JOB, "missing.kpack"), 1, "missing.kpack"),
+        (("diff", MAIN_JOB, MAIN_JOB, "--format", "xml"), 2, "The format 'xml' does not exist"),
+        (("pack", "table", MAIN_JOB, "--format", "xml"), 2, "The format 'xml' does not exist"),
+        (("pack", "table", MAIN_JOB, "--format", "serving", "--regime", "lazy"), 2, "lazy"),
+        (("pack", "table", MAIN_JOB, "--format", "serving", "--regime", "burst"), 1, "no measured row for burst"),
+        (("pack", "merge", "out.kpack", "missing.kpack"), 1, "missing.kpack"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = cli(*arguments)
+    assert done.code == code
+    assert words in done.err
+    assert done.err.count("\n") == 1

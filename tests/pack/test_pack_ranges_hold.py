@@ -1,0 +1,89 @@
+"""Laws of the ranges an export claims, over kernels that win and lose at any sizes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report
+from gemmtune.pack.ranges import RangeMeter, beats_baseline, spans
+from gemmtune.pack.regret import Tuned, leave_one_out
+from gemmtune.space.gemm import Gemm
+
+SIZES = st.lists(st.integers(1, 5000), min_size=2, max_size=6, unique=True)
+LOSING = st.sets(st.integers(1, 10_000), max_size=60)
+
+
+class Gpu:
+    """Kernels win everywhere but at the sizes in ``losing``, and are wrong at those in ``wrong``."""
+
+    def __init__(self, losing: set[int], wrong: set[int] | None = None) -> None:
+        self.losing, self.wrong, self.measured = losing, wrong or set(), []  # type: tuple[set[int], set[int], list[Any]]
+
+    def run(self, job: Job, limits: Limits) -> Report:
+        m = job.problem.axes["m"]
+        self.measured.append((m, job.seed))
+        ratio = 0.9 if m in self.losing else 1.3
+        outcome = Outcome.WRONG if m in self.wrong else Outcome.CORRECT
+        return Report(outcome, measurement=Measurement(10, 9, 11, 10 * ratio, ratio, ratio - 0.01, ratio + 0.01))
+
+
+def kernel(name: str = "k") -> Any:
+    return SimpleNamespace(cubin_sha256=name, recipe=SimpleNamespace(constants={"n": 8, "k": 8}))
+
+
+def meter(gpu: Gpu) -> RangeMeter:
+    return RangeMeter(gpu)  # type: ignore[arg-type]
+
+
+@given(SIZES, LOSING, st.data())
+def test_a_claim_lies_in_its_span_and_was_won_at_both_ends_and_in_the_middle(
+    sizes: list[int], losing: set[int], data: st.DataObject
+) -> None:
+    tuned = data.draw(st.sampled_from(sizes))
+    span, gpu = spans(sizes)[tuned], Gpu(losing)
+    points = meter(gpu).claim(kernel(), Gemm(tuned, 8, 8), span, "sustained", "cold")
+    claimed = [p.axes["m"] for p in points]
+    assert all(beats_baseline(p.ratio, p.ratio_low) for p in points)
+    if claimed:
+        low, high = claimed[0], claimed[-1]
+        assert span[0] <= low <= tuned <= high <= span[1]
+        assert low < high
+        assert set(claimed) == {low, (low + high) // 2, high}
+    elif span[0] < span[1] and not losing:
+        raise AssertionError("nothing was lost, yet nothing claimed")
+    assert len(gpu.measured) == len(set(gpu.measured)) <= 12  # each size once
+
+
+@given(SIZES, LOSING, st.data())
+def test_a_kernel_that_was_wrong_anywhere_claims_nothing(
+    sizes: list[int], losing: set[int], data: st.DataObject
+) -> None:
+    tuned = data.draw(st.sampled_from(sizes))
+    span = spans(sizes)[tuned]
+    gpu = Gpu(losing, wrong={data.draw(st.integers(*span))})
+    judge = meter(gpu)
+    points = judge.claim(kernel(), Gemm(tuned, 8, 8), span, "sustained", "cold")
+    if {m for m, _ in gpu.measured} & gpu.wrong:
+        assert points == ()
+        assert set(judge.wrong) == {"k"}
+        assert judge.claim(kernel(), Gemm(1, 8, 8), (1, 3), "sustained", "cold") == ()
+
+
+@given(SIZES, LOSING)
+def test_every_size_held_out_is_answered_and_a_range_answer_is_measured_anew(
+    sizes: list[int], losing: set[int]
+) -> None:
+    gpu = Gpu(losing)
+    group = [Tuned(Gemm(m, 8, 8), kernel(str(m)), 1.5) for m in sizes]
+    held = leave_one_out(meter(gpu), group, "sustained", "cold")
+    assert [h.problem.axes["m"] for h in held] == sorted(sizes)
+    for one in held:
+        m = one.problem.axes["m"]
+        assert one.regret >= 0
+        assert one.ratio == (1.0 if one.how == "baseline" else 0.9 if m in losing else 1.3)
+        assert ((m, 1) in gpu.measured) == (one.how == "range")
+        assert one.tuned_at != m
