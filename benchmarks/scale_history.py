@@ -26,13 +26,21 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from gemmtune.db import History, StudySpec
+from gemmtune.search.result_file import source_commit
+from gemmtune.search.results import ResultFile, save
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import TABLE
+
+PROTOCOL = (
+    "A synthetic history of a million trials in SQLite: query_s is a query in a process that has imported everything, "
+    "command the typed command with its imports; seconds, the quickest of a few."
+)
 
 QUERY_BAR, OPEN_BAR = 0.5, 1.0
 """Seconds."""
@@ -248,7 +256,8 @@ def main() -> int:
             "load": os.getloadavg()[0], "import_wall_s": import_s, "bars_s": {"query": QUERY_BAR, "open": OPEN_BAR},
             "queries": commands, "open_study_s": opened,
         }  # fmt: skip
-        wanted.out.write_text(json.dumps(data, indent=1) + "\n")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        save(wanted.out, ResultFile(wanted.out.stem, "", "", "", {}, now, source_commit(), PROTOCOL, {}, (), data))
     finally:
         if not wanted.keep:
             shutil.rmtree(folder)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmtune.db import History, TrialRecord
+from gemmtune.search.result_file import source_commit
+from gemmtune.search.results import ResultFile, read_result_file, save
 from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.estimate import CALIBRATED, Constants, estimate_traits
 from gemmtune.space.family import Traits
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem, problem_from_json
+
+PROTOCOL = (
+    "The cost estimate beside the recorded times of H200 trials (files under benchmarks/h200), problem by problem; "
+    "cross_validated: constants fitted leaving one shape out."
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HISTORY = ROOT / "benchmarks" / "h200" / "main-job.history.gz"
@@ -211,23 +218,20 @@ def main() -> None:
     wanted = parser.parse_args()
     trials = read(wanted.history)
     groups = by_problem(trials)
-    entry: dict[str, Any] = {"commit": _commit(), "constants": asdict(CALIBRATED)}
+    entry: dict[str, Any] = {"commit": source_commit(), "constants": asdict(CALIBRATED)}
     for name, compiled in (("compiled", True), ("before_compiling", False)):
         figures = {k: judge(g, lambda t, c=compiled: t.estimate(compiled=c)) for k, g in groups.items()}  # type: ignore[misc]
         entry[name] = {"summary": summary(figures), "problems": figures}
     if not wanted.no_refit:
         entry["cross_validated"] = cross_validated(trials)
-    kept = json.loads(wanted.out.read_text()) if wanted.out.exists() else {}
+    kept = dict(read_result_file(wanted.out).summary) if wanted.out.exists() else {}
     data = {"history": wanted.history.name, **kept, wanted.name: entry}
-    wanted.out.write_text(json.dumps(data, indent=1) + "\n")
-    print(json.dumps({name: part["summary"] for name, part in entry.items() if "summary" in part}, indent=1))  # noqa: T201
-
-
-def _commit() -> str:
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    save(
+        wanted.out,
+        ResultFile(wanted.out.stem, trials[0].gpu.name, "", "", {}, now, source_commit(), PROTOCOL, {}, (), data),
     )
-    return asked.stdout.strip()
+    print(json.dumps({name: part["summary"] for name, part in entry.items() if "summary" in part}, indent=1))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_among_equals_study_benchmark_pack_and_query_agree_on_the_winner(problem
             return proof, Measurement(10.0, 9.9, 10.1, 20.0, 2.0, 1.98, 2.02)
 
     device = Flat(kind=kind)
-    (study,) = tune(problem, device, trials=30, history=history, families=["toy"])
+    (study,) = tune(problem, device, trials=30, history=history, families=["toy"], strategy="random")
     winner = study.best[0]
     stages = [int(r.configuration.split("stages=")[1].split()[0]) for r in study.best if r.final or kind == "emulator"]
     assert stages[0] == min(stages) < max(stages)
