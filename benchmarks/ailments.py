@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from gemmtune.diagnose import ncu
 from gemmtune.diagnose.facts import gather, of_kernel
 from gemmtune.diagnose.report import data
 from gemmtune.diagnose.verdict import judge
-from gemmtune.search.benchmark import source_commit
-from gemmtune.search.results import ResultFile, save
+from gemmtune.search.result_file import blank_result
+from gemmtune.search.results import save
 from gemmtune.space.gpu import Gpu
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "diagnose" / "ailments"))
@@ -120,24 +120,13 @@ def main() -> None:
     options = parser.parse_args()
     kernels = []
     with closing(open_device(options.device)) as device:
-        gpu, versions = device.gpu, dict(device.environment())
+        gpu, blank = device.gpu, blank_result("ailments", device, PROTOCOL)
     for ill in (ailments.SOUND, *ailments.AILMENTS):
         kernels.append(examine(ill, gpu, int(options.device.partition(":")[2] or 0)))
         print({k: v for k, v in kernels[-1].items() if k not in ("metrics", "advice")}, flush=True)  # noqa: T201
     failures = missed(kernels)
-    result = ResultFile(
-        name="ailments",
-        gpu=gpu.name,
-        driver=versions.pop("driver", ""),
-        cuda=versions.get("cuda_runtime", ""),
-        versions=versions,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=source_commit(),
-        protocol=PROTOCOL,
-        ceilings={},
-        rows=(),
-        summary={"kernels": kernels, "signs": {name: words for name, (words, _) in SIGNS.items()}, "missed": failures},
-    )
+    summary = {"kernels": kernels, "signs": {name: words for name, (words, _) in SIGNS.items()}, "missed": failures}
+    result = replace(blank, summary=summary)
     save(options.output, result)
     print(*failures, sep="\n", flush=True)  # noqa: T201
     raise SystemExit(1 if failures else 0)

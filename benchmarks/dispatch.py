@@ -23,7 +23,7 @@ from gemmtune.device.base import Device
 from gemmtune.pack.export import export_pack
 from gemmtune.pack.regret import HeldOut
 from gemmtune.search import tune
-from gemmtune.search.benchmark import blank_result
+from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 

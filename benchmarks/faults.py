@@ -21,7 +21,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,10 @@ from gemmtune.codegen.pool import CompilePool
 from gemmtune.db import History, TrialRecord
 from gemmtune.device import open_device
 from gemmtune.device.base import Device, Job, Outcome
-from gemmtune.search.benchmark import source_commit
 from gemmtune.search.events import Silent
 from gemmtune.search.finals import finalists, measure_finalists
-from gemmtune.search.results import ResultFile, save
+from gemmtune.search.result_file import blank_result
+from gemmtune.search.results import save
 from gemmtune.search.start import known_points
 from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space import families
@@ -314,20 +313,7 @@ def main() -> None:
     options = parser.parse_args()
     problem = Gemm(options.size, options.size, options.size, dtype="bf16")
     summary, device = measure(problem, options)
-    versions = dict(device.environment())
-    result = ResultFile(
-        name="faults",
-        gpu=device.gpu.name,
-        driver=versions.pop("driver", ""),
-        cuda=versions.get("cuda_runtime", ""),
-        versions=versions,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=source_commit(),
-        protocol=PROTOCOL,
-        ceilings={},
-        rows=(),
-        summary=summary,
-    )
+    result = blank_result("faults", device, PROTOCOL, summary)
     save(options.output, result)
     failures = missed(summary)
     print(*(f"{name}: {value}" for name, value in summary.items()), *failures, sep="\n", flush=True)  # noqa: T201

@@ -15,7 +15,8 @@ from typing import Any
 
 import gemmtune
 from gemmtune.pack.profile import BATCH, BATCHES, profile
-from gemmtune.search.benchmark import benchmark, write_result_file
+from gemmtune.search.benchmark import benchmark
+from gemmtune.search.result_file import write_result_file
 from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 

@@ -28,13 +28,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gemmtune.db import History, TrialRecord
 from gemmtune.db.standing import standing
-from gemmtune.search.benchmark import source_commit
-from gemmtune.search.results import ResultFile, save
+from gemmtune.search.result_file import blank_of
+from gemmtune.search.results import save
 
 PATIENCE = 20.0
 """Seconds that the processes of a killed command may take to notice and end."""
@@ -287,31 +286,19 @@ def _measure(options: argparse.Namespace, scratch: Path) -> int:
             expected = history.trials(limit=None)
         wrong["differing"] = [str(row) for row in set(union(trials)) ^ set(union(expected))]
         wrong["another best"] = int(standing(expected)[0].configuration != best.configuration)
-    versions = dict(study.environment)
-    result = ResultFile(
-        name=options.output.stem,
-        gpu=study.gpu.name,
-        driver=versions.pop("driver", ""),
-        cuda=versions.get("cuda_runtime", ""),
-        versions=versions,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=source_commit(),
-        protocol=PROTOCOL,
-        ceilings={},
-        rows=(),
-        summary={
-            "estimated": best.estimated,
-            "problem": study.problem_key,
-            "seed": options.seed,
-            "budget": options.trials,
-            "trials": len(trials),
-            "outcomes": dict(Counter(t.outcome for t in trials)),
-            "kills": found.kills,
-            "orphans_gone_s": round(found.orphans_gone_s, 3),
-            "seconds": round(seconds, 1),
-            "wrong": wrong,
-        },
-    )
+    summary = {
+        "estimated": best.estimated,
+        "problem": study.problem_key,
+        "seed": options.seed,
+        "budget": options.trials,
+        "trials": len(trials),
+        "outcomes": dict(Counter(t.outcome for t in trials)),
+        "kills": found.kills,
+        "orphans_gone_s": round(found.orphans_gone_s, 3),
+        "seconds": round(seconds, 1),
+        "wrong": wrong,
+    }
+    result = blank_of(options.output.stem, study.gpu.name, study.environment, PROTOCOL, summary)
     save(options.output, result)
     bad = {name: value for name, value in wrong.items() if value}
     verdict = f"wrong: {bad}" if bad else "nothing lost, doubled, damaged or left behind"

@@ -17,7 +17,8 @@ import numpy as np
 
 import gemmtune
 from gemmtune.device.verify import Limits, compare
-from gemmtune.search.benchmark import benchmark, write_result_file
+from gemmtune.search.benchmark import benchmark
+from gemmtune.search.result_file import write_result_file
 from gemmtune.search.results import save
 from gemmtune.space.errors import GemmtuneError
 from gemmtune.space.gemm import Gemm

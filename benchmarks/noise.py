@@ -15,8 +15,8 @@ from typing import Any
 from gemmtune.device import open_device
 from gemmtune.device.base import Device
 from gemmtune.search import tune
-from gemmtune.search.benchmark import blank_result
 from gemmtune.search.noise import measure_noise
+from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 

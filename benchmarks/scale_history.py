@@ -26,14 +26,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from gemmtune.db import History, StudySpec
-from gemmtune.search.result_file import source_commit
-from gemmtune.search.results import ResultFile, save
+from gemmtune.search.result_file import blank_of
+from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import TABLE
 
@@ -256,8 +255,7 @@ def main() -> int:
             "load": os.getloadavg()[0], "import_wall_s": import_s, "bars_s": {"query": QUERY_BAR, "open": OPEN_BAR},
             "queries": commands, "open_study_s": opened,
         }  # fmt: skip
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        save(wanted.out, ResultFile(wanted.out.stem, "", "", "", {}, now, source_commit(), PROTOCOL, {}, (), data))
+        save(wanted.out, blank_of(wanted.out.stem, "", {}, PROTOCOL, data))
     finally:
         if not wanted.keep:
             shutil.rmtree(folder)

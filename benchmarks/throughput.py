@@ -17,8 +17,8 @@ from gemmtune.db import History
 from gemmtune.device import open_device
 from gemmtune.device.base import Device
 from gemmtune.search import tune
-from gemmtune.search.benchmark import blank_result
 from gemmtune.search.events import Silent
+from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.problem import Problem

@@ -6,13 +6,11 @@ Metric names are those of Nsight Compute's documentation ("Profiling Guide", met
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ from pathlib import Path
 
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.device.base import Job
-from gemmtune.device.cuda.alone import Launches, command, popen
+from gemmtune.device.cuda.alone import Launches, command, run
 from gemmtune.diagnose.facts import Facts, Traffic
 from gemmtune.space.errors import ToolchainError
 
@@ -206,20 +204,12 @@ def _run(program: Path, metrics: tuple[str, ...], entry: str, child: list[str], 
         "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--target-processes", "all",
         "--kernel-name", entry, "--launch-count", "1", "--metrics", ",".join(metrics),
     ]  # fmt: skip
-    process = popen([str(program), *options, *child])
     try:
-        text, _ = process.communicate(timeout=timeout)
+        return run([str(program), *options, *child], timeout)
     except subprocess.TimeoutExpired:
         raise ToolchainError(
             f"ncu did not end within {timeout:g} s and was killed: profile a smaller problem."
         ) from None
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    return process.returncode, text
 
 
 def _refused(metric: str, text: str) -> bool:

@@ -15,9 +15,6 @@ from gemmtune.device.peers import check_peers
 from gemmtune.search.known import Known, KnownKernels
 from gemmtune.search.oracle import KERNEL, Judgement, judge
 from gemmtune.search.recording import baseline_name
-from gemmtune.search.result_file import blank_result as blank_result
-from gemmtune.search.result_file import source_commit as source_commit
-from gemmtune.search.result_file import write_result_file as write_result_file
 from gemmtune.search.results import BenchRow
 from gemmtune.search.study import opened, problems_of
 from gemmtune.space.configuration import Configuration

@@ -96,7 +96,7 @@ def measure_noise(
     cache: Cache = "cold",
     seed: int = 0,
 ) -> Noise:
-    """Time one kernel against itself, ``pairs`` times, as finalists are timed. A race of 21 pairs takes 12 seconds.
+    """Time one kernel against itself, ``pairs`` times, as finalists are timed.
 
     Args:
         device: a GPU.

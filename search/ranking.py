@@ -17,10 +17,13 @@ TIMED = frozenset({Outcome.CORRECT, Outcome.ABANDONED})
 def objective(record: TrialRecord) -> float | None:
     """What a study minimises: our time over the baseline's, or microseconds where there is no baseline.
 
-    None where the trial has no time. It is computed from the record alone, so that a resumed study sees what an
-    undisturbed one saw.
+    None where the trial has no time, or none of the others' unit: a kernel that was abandoned for its first launches
+    never ran beside the baseline, and microseconds among ratios would mislead. It is computed from the record alone, so
+    that a resumed study sees what an undisturbed one saw.
     """
     if record.outcome not in TIMED or record.us is None:
+        return None
+    if record.outcome == Outcome.ABANDONED and record.ratio is None:
         return None
     if record.ratio is not None and not record.estimated:
         return 1.0 / record.ratio

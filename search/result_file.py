@@ -94,11 +94,22 @@ def joined(earlier: Sequence[BenchRow], rows: Sequence[BenchRow]) -> list[BenchR
 
 def blank_result(name: str, device: Device, protocol: str, summary: Mapping[str, object] | None = None) -> ResultFile:
     """A result file with no GEMM rows as yet: where it comes from, now, and what its ``summary`` says."""
-    versions = dict(device.environment())
-    versions.setdefault("nvrtc", nvrtc_version())
+    versions = {"nvrtc": nvrtc_version(), **device.environment()}
+    return blank_of(name, device.gpu.name, versions, protocol, summary)
+
+
+def blank_of(
+    name: str,
+    gpu: str,
+    environment: Mapping[str, str],
+    protocol: str,
+    summary: Mapping[str, object] | None = None,
+) -> ResultFile:
+    """The same of a GPU (by name, "" for none) and an environment that were recorded."""
+    versions = dict(environment)
     return ResultFile(
         name=name,
-        gpu=device.gpu.name,
+        gpu=gpu,
         driver=versions.pop("driver", ""),
         cuda=versions.get("cuda_runtime", ""),
         versions=versions,

@@ -18,7 +18,6 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmtune.db import History, TrialRecord
-from gemmtune.search.result_file import source_commit
-from gemmtune.search.results import ResultFile, read_result_file, save
+from gemmtune.search.result_file import blank_of, source_commit
+from gemmtune.search.results import read_result_file, save
 from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.estimate import CALIBRATED, Constants, estimate_traits
@@ -226,10 +225,9 @@ def main() -> None:
         entry["cross_validated"] = cross_validated(trials)
     kept = dict(read_result_file(wanted.out).summary) if wanted.out.exists() else {}
     data = {"history": wanted.history.name, **kept, wanted.name: entry}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     save(
         wanted.out,
-        ResultFile(wanted.out.stem, trials[0].gpu.name, "", "", {}, now, source_commit(), PROTOCOL, {}, (), data),
+        blank_of(wanted.out.stem, trials[0].gpu.name, {}, PROTOCOL, data),
     )
     print(json.dumps({name: part["summary"] for name, part in entry.items() if "summary" in part}, indent=1))  # noqa: T201
 

@@ -30,7 +30,7 @@ HW_FN void mbarrier_arrive(u64* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 // Arrives on the barrier at the same place in block `cta` of the cluster. No .release.cluster: it would emit a MEMBAR for
-// each k-block (40 % slower), and a stage that is released holds nothing written by the threads that release it.
+// each k-block, and a stage that is released holds nothing written by the threads that release it.
 HW_FN void mbarrier_arrive_cluster(u64* b, u32 cta) {
   asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [r]; }"
                ::"r"(shared_address(b)), "r"(cta) : "memory");

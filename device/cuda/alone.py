@@ -6,9 +6,11 @@ each buffer is an allocation of its own and of exactly its size, so that one byt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -64,6 +66,24 @@ def popen(arguments: Sequence[str]) -> subprocess.Popen[str]:
         arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", process_group=0,
     )  # fmt: skip
+
+
+def run(arguments: Sequence[str], timeout: float) -> tuple[int, str]:
+    """Exit code and output of a process; nothing of it and what it started is left afterwards.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end within ``timeout`` seconds.
+    """
+    process = popen(arguments)
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    return process.returncode, text
 
 
 def main(file: str, parent: str) -> None:

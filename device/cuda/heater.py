@@ -1,8 +1,8 @@
 """Keeping the card at work between jobs, so that every trial finds it in the same state.
 
-A card that idles while a kernel compiles, or a worker is replaced, may run above its sustained clock for some tenths
-of a second, and the ratio of two kernels depends on the clock. On an H200, the same mma kernels stood at up to 9 %
-better ratios to cuBLAS (1965 MHz) beside slow neighbours than in an unbroken sequence of trials (1500 to 1850 MHz).
+A card that idles while a kernel compiles, or a worker is replaced, may run above its sustained clock for a while, and
+the ratio of two kernels depends on the clock. Without this, the ratios of right kernels on an H200 moved by 5 % or more
+in one of ten where faulty ones between them cost workers their lives (``benchmarks/h200/faults.json``).
 """
 
 from __future__ import annotations

@@ -6,20 +6,17 @@ Options and output: the Compute Sanitizer user manual. Each tool runs a child th
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmtune.device.base import Job
-from gemmtune.device.cuda.alone import Launches, command, popen, row_counts
+from gemmtune.device.cuda.alone import Launches, command, row_counts, run
 from gemmtune.space.errors import SettingError, ToolchainError
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -94,13 +91,11 @@ def sanitize(job: Job, tool: str, index: int = 0, timeout: float = TIMEOUT, prog
         options += ["--padding", str(_PADDING)]
     with tempfile.TemporaryDirectory(prefix="gemmtune-") as folder:
         child = command(Launches(job, row_counts(job), index), Path(folder) / "launches")
-        with _ended(popen([str(program), *options, *child])) as process:
-            try:
-                text, _ = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                sentence = f"it did not end within {timeout:g} s, and was killed"
-                return Verdict(tool, False, sentence, (), "")
-    return read_verdict(tool, process.returncode, text)
+        try:
+            code, text = run([str(program), *options, *child], timeout)
+        except subprocess.TimeoutExpired:
+            return Verdict(tool, False, f"it did not end within {timeout:g} s, and was killed", (), "")
+    return read_verdict(tool, code, text)
 
 
 def read_verdict(tool: str, code: int, text: str) -> Verdict:
@@ -136,16 +131,3 @@ def read_verdict(tool: str, code: int, text: str) -> Verdict:
 
 def _without_numbers(text: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+", "#", text)
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process, and nothing left of it and what it started afterwards."""
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()

@@ -44,8 +44,9 @@ LEVELS_APART = 0.02
 SETTLE, SPAN = 0.1, 0.2
 """Seconds of untimed running before each sample that is for the record, and seconds that the sample takes.
 
-On an H200 at its power cap the clock swings by 1 to 2 % about once a second, whatever runs: a sample of 0.05 s tells
-little but where in the swing it fell.
+With samples of 0.05 s in a fixed order, copies of one kernel on an H200 differed by up to 2.8 % (95 % of the pairs in
+``benchmarks/h200/noise.json``), the same places in the order quick in most races: the clock is thought to swing slowly
+at the power cap, and each sample to tell little but where in the swing it fell.
 """
 FAR = 4.0
 """A kernel this many times slower than the baseline is timed apart: in between, it would let the card cool."""

@@ -5,11 +5,20 @@ The argument order is that of the macro ``parameters`` in ``codegen/templates/co
 
 from __future__ import annotations
 
+from gemmtune.space.constraint import Constraint
 from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
 from gemmtune.space.recipe import Argument, Precondition, Tile
+
+THREADS = Constraint(
+    "threads",
+    "threads <= threads_per_block and threads * blocks <= threads_per_sm",
+    "{blocks} blocks of {threads} threads were asked for, but {gpu_name} allows {threads_per_block} a block "
+    "and {threads_per_sm} an SM",
+)
+"""The rule of families with a knob ``blocks``: so many are to be on an SM at once."""
 
 
 def arguments(problem: Gemm, *, workspace: bool = False) -> tuple[Argument, ...]:

@@ -1,4 +1,4 @@
-"""Where a search of the hopper family begins: shapes that won on an H200, fitted to the problem."""
+"""Where a search of the hopper family begins: shapes that suit an H200, fitted to the problem."""
 
 from __future__ import annotations
 

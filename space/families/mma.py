@@ -94,12 +94,7 @@ class Mma(Family):
             "(bm < 2 * m or bm == 16) and (bn < 2 * n or bn <= 16) and (bk < 2 * k or bk * size <= 64)",
             "a tile of {bm} x {bn} x {bk} is twice the problem's {m} x {n} x {k} in some direction: most of it is idle",
         ),
-        Constraint(
-            "threads",
-            "threads <= threads_per_block and threads * blocks <= threads_per_sm",
-            "{blocks} blocks of {threads} threads were asked for, but {gpu_name} allows {threads_per_block} a block "
-            "and {threads_per_sm} an SM",
-        ),
+        gemm_recipe.THREADS,
         Constraint(
             "shared_memory",
             "shared <= shared_per_block and (shared + 1024) * blocks <= shared_per_sm",

@@ -128,12 +128,7 @@ class Skinny(Family):
             "bn < 2 * n or (warps_n == 1 and tn == 1)",
             "a block of {bn} columns is twice as wide as N={n}",
         ),
-        Constraint(
-            "threads",
-            "threads <= threads_per_block and threads * blocks <= threads_per_sm",
-            "{blocks} blocks of {threads} threads were asked for, but {gpu_name} allows {threads_per_block} a block "
-            "and {threads_per_sm} an SM",
-        ),
+        gemm_recipe.THREADS,
         Constraint(
             "shared_memory",
             "shared <= shared_per_block and (shared + 1024) * blocks <= shared_per_sm",

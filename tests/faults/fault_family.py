@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +107,8 @@ class Faulty(Family):
     def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
         """Those of the naive kernel: every multiply-add takes two loads."""
         side = configuration.integer("side")
-        return Traits(
-            tile_m=side,
-            tile_n=side,
-            tile_k=1,
-            splits=1,
-            stages=1,
-            threads=side * side,
-            shared_bytes=0,
-            registers=40,
-            unit="fma",
-            efficiency=0.08,
-            padded_k=problem.axes["k"],
-        )
+        naive = families.family("naive").traits(problem, Configuration.of("naive", {}), gpu)
+        return replace(naive, tile_m=side, tile_n=side, threads=side * side)
 
     def context(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
         """The tile sizes that the common part of the template wants, and how slow the slow compile is."""

@@ -8,55 +8,20 @@ from __future__ import annotations
 
 import argparse
 import base64
-import gzip
 import hashlib
-import importlib.util
-import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-HEADER = HERE.parents[1] / "codegen" / "intrinsics" / "hw.cuh"
+sys.path.insert(0, str(HERE))
 
+import recording  # noqa: E402  (they lie beside this file)
+import vectors  # noqa: E402
 
-def load_vectors() -> Any:
-    """vectors.py beside this file, whichever way this file was started."""
-    spec = importlib.util.spec_from_file_location("golden_vectors", HERE / "vectors.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def compile_cubin(arch: str) -> tuple[bytes, str]:
-    """The cubin of golden_kernels.cu and NVRTC's version."""
-    from cuda.bindings import nvrtc
-
-    def check(result: tuple[Any, ...]) -> Any:
-        if int(result[0]) != 0:
-            raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
-        return result[1] if len(result) == 2 else result[1:]
-
-    text = (HERE / "golden_kernels.cu").read_bytes()
-    program = check(
-        nvrtc.nvrtcCreateProgram(text, b"golden_kernels.cu", 1, [HEADER.read_bytes()], [b"gemmtune/hw.cuh"])
-    )
-    options = [f"--gpu-architecture={arch}".encode(), b"-std=c++17", b"-default-device"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status) != 0:
-        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise SystemExit(f"golden_kernels.cu does not compile for {arch}:\n{log.decode()}")
-    cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    major, minor = check(nvrtc.nvrtcVersion())
-    return cubin, f"{major}.{minor}"
+KERNELS = "golden_kernels.cu"
 
 
 def pack(array: np.ndarray) -> dict[str, Any]:
@@ -92,8 +57,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--compile-only", metavar="ARCH")
     options = parser.parse_args()
+    text = (HERE / KERNELS).read_text()
     if options.compile_only:
-        cubin, version = compile_cubin(options.compile_only)
+        cubin, version = recording.compile_cubin(text, KERNELS, ["hw.cuh"], options.compile_only)
         sys.stdout.write(f"{len(cubin)} bytes for {options.compile_only}, NVRTC {version}\n")
         return
     if options.out is None:
@@ -103,23 +69,8 @@ def main() -> None:
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     major, minor = properties["major"], properties["minor"]
     arch = f"sm_{major}{minor}" + ("a" if major in (9, 10) else "")
-    cubin, version = compile_cubin(arch)
-    module = cupy.cuda.function.Module()
-    module.load(cubin)
-    data = {
-        "schema": 1,
-        "gpu": properties["name"].decode(),
-        "arch": arch,
-        "driver": cupy.cuda.runtime.driverGetVersion(),
-        "nvrtc": version,
-        "date": datetime.now(UTC).date().isoformat(),
-        "source_sha256": hashlib.sha256((HERE / "golden_kernels.cu").read_bytes()).hexdigest(),
-        "cases": [run_case(module, case) for case in load_vectors().cases()],
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.GzipFile(options.out, "wb", mtime=0) as file:
-        file.write(json.dumps(data).encode())
-    sys.stdout.write(f"{len(data['cases'])} cases from {data['gpu']} in {options.out}\n")
+    cubin, version = recording.compile_cubin(text, KERNELS, ["hw.cuh"], arch)
+    recording.record(options.out, text, cubin, version, arch, vectors.cases(), run_case)
 
 
 if __name__ == "__main__":

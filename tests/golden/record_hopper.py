@@ -9,50 +9,18 @@ from __future__ import annotations
 import argparse
 import base64
 import ctypes
-import gzip
 import hashlib
-import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-HEADERS = HERE.parents[1] / "codegen" / "intrinsics"
 ARCH = "sm_90a"
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import hopper_vectors as vectors  # noqa: E402  (it lies beside this file)
-
-
-def compile_cubin() -> tuple[bytes, str]:
-    """The kernels' cubin and NVRTC's version."""
-    from cuda.bindings import nvrtc
-
-    def check(result: tuple[Any, ...]) -> Any:
-        if int(result[0]) != 0:
-            raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
-        return result[1] if len(result) == 2 else result[1:]
-
-    names = ("hw.cuh", "hopper.cuh")
-    contents = [(HEADERS / name).read_bytes() for name in names]
-    program = check(
-        nvrtc.nvrtcCreateProgram(
-            vectors.text().encode(), b"hopper.cu", 2, contents, [b"gemmtune/" + name.encode() for name in names]
-        )
-    )
-    options = [f"--gpu-architecture={ARCH}".encode(), b"-std=c++17", b"-default-device"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status) != 0:
-        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise SystemExit(f"hopper_kernels.cu.j2 does not compile for {ARCH}:\n{log.decode()}")
-    cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    major, minor = check(nvrtc.nvrtcVersion())
-    return cubin, f"{major}.{minor}"
+import hopper_vectors as vectors  # noqa: E402  (they lie beside this file)
+import recording  # noqa: E402
 
 
 def run_case(module: Any, case: Any) -> dict[str, Any]:
@@ -89,31 +57,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--compile-only", action="store_true")
     options = parser.parse_args()
-    cubin, version = compile_cubin()
+    cubin, version = recording.compile_cubin(vectors.text(), "hopper_kernels.cu.j2", ["hw.cuh", "hopper.cuh"], ARCH)
     if options.compile_only:
         sys.stdout.write(f"{len(cubin)} bytes for {ARCH}, NVRTC {version}\n")
         return
     if options.out is None:
         parser.error("the file to write is missing")
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
-    module = cupy.cuda.function.Module()
-    module.load(cubin)
-    data = {
-        "schema": 1,
-        "gpu": properties["name"].decode(),
-        "arch": ARCH,
-        "driver": cupy.cuda.runtime.driverGetVersion(),
-        "nvrtc": version,
-        "date": datetime.now(UTC).date().isoformat(),
-        "source_sha256": hashlib.sha256(vectors.text().encode()).hexdigest(),
-        "cases": [run_case(module, case) for case in vectors.cases()],
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.GzipFile(options.out, "wb", mtime=0) as file:
-        file.write(json.dumps(data).encode())
-    sys.stdout.write(f"{len(data['cases'])} cases from {data['gpu']} in {options.out}\n")
+    recording.record(options.out, vectors.text(), cubin, version, ARCH, vectors.cases(), run_case)
 
 
 if __name__ == "__main__":

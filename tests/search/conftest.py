@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources
+from gemmtune.db import History
 from gemmtune.device.base import Excerpt, Measurement, Outcome, Report, Verification
 from gemmtune.device.verify import sample_axis
 from gemmtune.space import families
@@ -220,3 +221,23 @@ def excerpt():
 @pytest.fixture(scope="session")
 def time_of():
     return landscape
+
+
+@pytest.fixture
+def history(tmp_path):
+    with History(tmp_path / "h.db") as h:
+        yield h
+
+
+@pytest.fixture
+def trials_of():
+    """What two runs of a study are compared by."""
+
+    def of(history, study_id):
+        return [
+            (r.number, r.configuration, r.outcome, r.us, r.detail)
+            for r in sorted(history.trials(limit=None), key=lambda r: r.number)
+            if r.study_id == study_id
+        ]
+
+    return of

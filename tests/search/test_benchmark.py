@@ -9,7 +9,8 @@ from gemmtune.codegen.kernel import CompiledKernel, KernelResources
 from gemmtune.db import History
 from gemmtune.device.base import Measurement, Outcome, Report, Verification
 from gemmtune.search import results
-from gemmtune.search.benchmark import benchmark, source_commit, write_result_file
+from gemmtune.search.benchmark import benchmark
+from gemmtune.search.result_file import source_commit, write_result_file
 from gemmtune.search.results import BenchRow, read_result_file, result_from_json, summarise
 from gemmtune.search.study import tune
 from gemmtune.search.why import why

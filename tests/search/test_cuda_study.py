@@ -2,7 +2,8 @@
 
 import pytest
 
-from gemmtune.search.benchmark import benchmark, write_result_file
+from gemmtune.search.benchmark import benchmark
+from gemmtune.search.result_file import write_result_file
 from gemmtune.search.study import tune
 from gemmtune.space.errors import ToolchainError
 from gemmtune.space.gemm import Gemm

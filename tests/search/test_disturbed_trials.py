@@ -20,12 +20,6 @@ pytestmark = pytest.mark.usefixtures("toys")
 
 
 @pytest.fixture
-def history(tmp_path):
-    with History(tmp_path / "h.db") as h:
-        yield h
-
-
-@pytest.fixture
 def moody(fake_device):
     """A device whose first reports on some jobs are others than its later ones."""
 
@@ -160,7 +154,7 @@ class Kill(BaseException):
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     points=st.lists(st.integers(0, 44), min_size=1, max_size=3),
-    strategy=st.sampled_from(["tpe", "random"]),
+    strategy=st.sampled_from(["gp", "tpe", "random"]),
     error=st.sampled_from([Kill, KeyboardInterrupt]),
 )
 def test_a_study_stopped_between_two_attempts_ends_as_an_undisturbed_one(

@@ -1,10 +1,6 @@
-import copy
 import dataclasses
-from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import text
 
 from gemmtune.codegen.kernel import KernelResources
@@ -14,7 +10,6 @@ from gemmtune.device.base import Limits, Outcome
 from gemmtune.search.events import Silent
 from gemmtune.search.finals import FINALISTS
 from gemmtune.search.study import tune
-from gemmtune.space import families as registry
 from gemmtune.space.configuration import Parameter
 from gemmtune.space.errors import (
     CompileError,
@@ -32,20 +27,6 @@ from gemmtune.space.gemm import Gemm
 pytestmark = pytest.mark.usefixtures("toys")
 
 
-@pytest.fixture
-def history(tmp_path):
-    with History(tmp_path / "h.db") as h:
-        yield h
-
-
-def trials_of(history, study_id):
-    return [
-        (r.number, r.configuration, r.outcome, r.us, r.detail)
-        for r in sorted(history.trials(limit=None), key=lambda r: r.number)
-        if r.study_id == study_id
-    ]
-
-
 def use_pool(monkeypatch, pool):
     monkeypatch.setattr("gemmtune.search.study.CompilePool", lambda *a, **k: pool)
 
@@ -53,7 +34,7 @@ def use_pool(monkeypatch, pool):
 # ------------------------------------------------------------------------------------------------- the natural course
 
 
-def test_a_study_finds_the_best_and_records_every_trial(problem, fake_device, history, time_of):
+def test_a_study_finds_the_best_and_records_every_trial(problem, fake_device, history, time_of, trials_of):
     device = fake_device()
     (result,) = tune(problem, device, trials=60, history=history)
     assert (result.trials, result.resumed, result.interrupted, result.estimated) == (60, 0, False, False)
@@ -144,7 +125,7 @@ def test_the_observer_hears_everything_in_order(problem, fake_device, history):
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.CORRECT, Outcome.COMPILE, Outcome.PRUNED)])
-def test_a_bad_trial_is_recorded_and_never_stops_the_study(outcome, problem, fake_device, history):
+def test_a_bad_trial_is_recorded_and_never_stops_the_study(outcome, problem, fake_device, history, trials_of):
     device = fake_device(outcomes=lambda c: outcome if c["stages"] == 2 else Outcome.CORRECT)
     (result,) = tune(problem, device, trials=28, history=history)
     assert result.trials == 28
@@ -155,9 +136,29 @@ def test_a_bad_trial_is_recorded_and_never_stops_the_study(outcome, problem, fak
     assert all(t[3] is None for t in bad) or outcome == "abandoned"
 
 
+def test_a_time_without_a_ratio_is_not_taken_for_one(problem, fake_device, history):
+    """One abandoned for its first launches has microseconds alone, here far fewer than the others' ratios."""
+    from gemmtune.device.base import Measurement, Report
+    from gemmtune.search.ranking import objective
+
+    class Hasty(fake_device):
+        def run(self, job, limits):
+            report = super().run(job, limits)
+            if job.kernel.configuration["stages"] != 2:
+                return report
+            return Report(Outcome.ABANDONED, "It is slow.", report.verification, Measurement(0.01, 0.01, 0.01))
+
+    (result,) = tune(problem, Hasty(), trials=28, history=history)
+    trials = history.trials(study_id=result.study_id, limit=None)
+    abandoned = [t for t in trials if t.outcome == "abandoned"]
+    assert abandoned
+    assert [objective(t) for t in abandoned] == [None] * len(abandoned)
+    assert all(objective(t) == pytest.approx(1 / t.ratio) for t in trials if t.outcome == "correct")
+
+
 @pytest.mark.parametrize("error", [CompileError("ptxas says no"), CompileTimeout("too long")])
 def test_kernels_that_do_not_compile_never_reach_the_device(
-    error, problem, fake_device, fake_pool, history, monkeypatch
+    error, problem, fake_device, fake_pool, history, monkeypatch, trials_of
 ):
     use_pool(monkeypatch, fake_pool(fail=lambda c: error if c["pad"] == 4 else None))
     device = fake_device()
@@ -174,7 +175,9 @@ def test_kernels_that_do_not_compile_never_reach_the_device(
         (KernelResources(255, 0, 0, 300_000), "300000 bytes of shared memory"),
     ],
 )
-def test_hopeless_kernels_are_pruned(resources, words, problem, fake_device, fake_pool, history, monkeypatch):
+def test_hopeless_kernels_are_pruned(
+    resources, words, problem, fake_device, fake_pool, history, monkeypatch, trials_of
+):
     good = KernelResources(64, 0, 0, 0)
     use_pool(monkeypatch, fake_pool(resources=lambda c: resources if c["unroll"] == 4 else good))
     device = fake_device()
@@ -269,118 +272,6 @@ def test_jobs_know_the_best_so_far_and_have_seeds_of_their_own(problem, fake_dev
     assert {(job.regime, job.cache) for job in device.jobs} == {("burst", "warm")}
 
 
-# ------------------------------------------------------------------------------------------------------ stop and go on
-
-
-class Kill(BaseException):
-    """What no code catches: the end of the process, as far as the study can see."""
-
-
-def killed_after(n, fake_device, kind="emulator", error=Kill):
-    device = fake_device(kind=kind)
-    run = device.run
-
-    def dying(job, limits):
-        if len(device.jobs) == n:
-            raise error
-        return run(job, limits)
-
-    device.run = dying
-    return device
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(points=st.lists(st.integers(0, 31), min_size=1, max_size=2), strategy=st.sampled_from(["tpe", "random"]))
-def test_a_study_that_was_killed_ends_as_an_undisturbed_one(points, strategy, problem, fake_device, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kill")
-    with History(folder / "calm.db") as calm:
-        (wanted,) = tune(problem, fake_device(kind="emulator"), trials=32, strategy=strategy, history=calm)
-        expected = trials_of(calm, wanted.study_id)
-    for point in points:
-        with History(folder / "hit.db") as history, suppress(Kill):  # a later run may have nothing left to do
-            tune(problem, killed_after(point, fake_device), trials=32, strategy=strategy, history=history)
-    with History(folder / "hit.db") as history:
-        (result,) = tune(problem, fake_device(kind="emulator"), trials=32, strategy=strategy, history=history)
-        assert trials_of(history, result.study_id) == expected
-        assert [r.configuration for r in result.best] == [r.configuration for r in wanted.best]
-
-
-def test_ctrl_c_stops_cleanly_and_the_same_call_goes_on(problem, fake_device, history):
-    device = killed_after(7, fake_device, error=KeyboardInterrupt)
-    first, *others = tune([problem, Gemm(64, 64, 64)], device, trials=20, history=history)
-    assert others == []
-    assert (first.interrupted, first.trials) == (True, 7)
-    (second,) = tune(problem, fake_device(kind="emulator"), trials=20, history=history)
-    assert (second.interrupted, second.trials, second.resumed) == (False, 20, 7)
-
-
-def test_ctrl_c_in_the_finals_keeps_the_trials(problem, fake_device, history):
-    class Impatient(fake_device):
-        def compare(self, jobs, timeout):
-            raise KeyboardInterrupt
-
-    (result,) = tune(problem, Impatient(), trials=10, history=history)
-    assert (result.interrupted, result.trials) == (True, 10)
-    device = fake_device()
-    (result,) = tune(problem, device, trials=10, history=history)
-    assert (device.jobs, len(device.compared)) == ([], 1)
-    assert result.best[0].final is not None
-
-
-def test_a_finished_study_is_not_run_again(problem, fake_device, history):
-    tune(problem, fake_device(), trials=10, history=history)
-    device = fake_device()
-    (result,) = tune(problem, device, trials=10, history=history)
-    assert (device.jobs, device.compared) == ([], [])
-    assert (result.trials, result.resumed) == (10, 10)
-
-
-def test_more_trials_carry_a_study_on(problem, fake_device, history):
-    (first,) = tune(problem, fake_device(), trials=20, history=history)
-    (second,) = tune(problem, fake_device(), trials=50, history=history)
-    assert second.study_id == first.study_id
-    assert (second.trials, second.resumed) == (50, 20)
-    assert len({t[1] for t in trials_of(history, first.study_id)}) == 50
-
-
-def test_another_driver_opens_another_study(problem, fake_device, history):
-    (first,) = tune(problem, fake_device(), trials=5, history=history)
-    (second,) = tune(problem, fake_device(versions={"driver": "2"}), trials=5, history=history)
-    assert (second.study_id != first.study_id, second.resumed) == (True, 0)
-
-
-def test_a_study_in_a_new_environment_starts_from_the_best_of_the_old_one(problem, fake_device, history):
-    (old,) = tune(problem, fake_device(), trials=60, history=history)
-    device = fake_device(versions={"driver": "2"})
-    tune(problem, device, trials=8, history=history)
-    ranked = sorted((r for r in history.trials(limit=None) if r.study_id == old.study_id), key=lambda r: r.us)
-    assert str(device.jobs[0].kernel.configuration) == ranked[0].configuration
-    taken = {str(job.kernel.configuration) for job in device.jobs[:5]}
-    assert taken <= {r.configuration for r in ranked}
-
-
-def test_searches_of_one_family_and_of_all_stand_in_one_ranking(
-    problem, toy, fake_device, history, monkeypatch, tmp_path
-):
-    (tmp_path / "twin").mkdir()
-    (tmp_path / "twin" / "kernel.cu.j2").write_text("// another\n")
-    twin = copy.copy(toy)
-    twin.name, twin.template_dirs = "twin", (tmp_path,)
-    monkeypatch.setitem(registry.FAMILIES, "twin", twin)
-    tune(problem, fake_device(), trials=30, history=history)
-    tune(problem, fake_device(), trials=2, history=history, families=["twin"])
-    (winner,) = (record for record in history.best(limit=None) if record.rank == 1)
-    assert winner.study_id == 1
-
-
-def test_a_time_limit_alone_bounds_the_study(problem, fake_device, history, monkeypatch):
-    clock = iter(range(10**6))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    (result,) = tune(problem, fake_device(kind="emulator"), time_limit=100, history=history)
-    assert 0 < result.trials < 100
-    assert not result.interrupted
-
-
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -425,7 +316,7 @@ def test_an_empty_space_names_the_rules_that_emptied_it(problem, toy, fake_devic
     assert history.studies() == []
 
 
-def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_path):
+def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_path, trials_of):
     class Filling(fake_device):
         def run(self, job, limits):
             if len(self.jobs) == 6:

@@ -26,7 +26,7 @@ def tune(
     epilogue: options.Epilogue = "identity",
     family: Annotated[
         list[str] | None,
-        typer.Option("--family", metavar="NAME", help="Search this family (simt, mma) alone; may be repeated."),
+        typer.Option("--family", metavar="NAME", help="Search this family alone, e.g. hopper; may be repeated."),
     ] = None,
     trials: Annotated[
         int | None,
