@@ -28,7 +28,7 @@ TRIAL_BAR, DATABASE_BAR = 0.10, 0.002
 PROTOCOL = (
     "One study with an empty kernel cache and history, from the call to the last trial, the start of the worker and of "
     "the compilers included; the finals are told apart. Stages are means over the trials; compiling overlaps with the "
-    "device. Database: claiming and recording, finals included."
+    "device, which waits for it (wait) where it is behind. Database: claiming and recording, finals included."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,15 +80,19 @@ class Study:
         Raises:
             DatabaseError: the number or the configuration is taken, by a finished trial or by a living owner.
         """
+        (trial_id,) = self.claim_all([(number, configuration)])
+        return trial_id
+
+    def claim_all(self, wanted: Sequence[tuple[int, Configuration]]) -> list[int]:
+        """Reserve every number with its configuration, in one transaction; the trials' ids.
+
+        Raises:
+            DatabaseError: as :meth:`claim`; then none of them is reserved.
+        """
         owner = this_process()
-        row = {
-            "uuid": store.new_uuid(),
+        common = {
             "study_id": self.id,
-            "number": number,
             "state": CLAIMED,
-            "family": configuration.family,
-            "configuration": str(configuration),
-            "configuration_key": configuration.key,
             "detail": "",
             "pattern": "",
             "seconds": {},
@@ -97,18 +102,29 @@ class Study:
             "owner_pid": owner.pid,
             "owner_token": owner.token,
         }
-        same = {"study": self.id, "number": number, "key": configuration.key}
+        claimed = []
         with self.history.transaction() as connection:
             if connection.dialect.name not in ("sqlite", "postgresql"):
                 # Where writers are not one after another anyway, the study's row orders the claims of a study.
                 connection.execute(_STUDY_ROW, {"study": self.id})
-            taken = connection.execute(_TAKEN, same).all()
-            if any(trial.state == CLAIMED for trial in taken) and self._release(connection, own=False):
+            for number, configuration in wanted:
+                same = {"study": self.id, "number": number, "key": configuration.key}
                 taken = connection.execute(_TAKEN, same).all()
-            if taken:
-                raise DatabaseError(self._conflict(taken[0], number))
-            (trial_id,) = connection.execute(_CLAIM, row).inserted_primary_key or (0,)
-            return int(trial_id)
+                if any(trial.state == CLAIMED for trial in taken) and self._release(connection, own=False):
+                    taken = connection.execute(_TAKEN, same).all()
+                if taken:
+                    raise DatabaseError(self._conflict(taken[0], number))
+                row = {
+                    **common,
+                    "uuid": store.new_uuid(),
+                    "number": number,
+                    "family": configuration.family,
+                    "configuration": str(configuration),
+                    "configuration_key": configuration.key,
+                }
+                (trial_id,) = connection.execute(_CLAIM, row).inserted_primary_key or (0,)
+                claimed.append(int(trial_id))
+        return claimed
 
     def _conflict(self, trial: Any, number: int) -> str:
         what = (

@@ -200,18 +200,26 @@ class Course:
         for index in rhythm.take(wait=wait) or ():
             slot = _Slot(self._next_number, index, self._recorded.get(self._next_number))
             configuration = self.space[index]
-            if slot.record is None:
-                if configuration.key in self._tried:
-                    raise _DivergedError
-                with self.writing():
-                    slot.trial_id = self.study.claim(slot.number, configuration)
-                slot.prepared = self.runner.prepare(configuration)
-            elif slot.record.configuration_key != configuration.key:
+            if slot.record is None and configuration.key in self._tried:
+                raise _DivergedError
+            if slot.record is not None and slot.record.configuration_key != configuration.key:
                 raise _DivergedError
             self._next_number += 1
             batch.append(slot)
+        self._claim([slot for slot in batch if slot.record is None])
         if batch:
             self._batches.append(batch)
+
+    def _claim(self, slots: list[_Slot]) -> None:
+        """Reserve what is new, and start compiling it."""
+        if not slots:
+            return
+        wanted = [(slot.number, self.space[slot.index]) for slot in slots]
+        with self.writing():
+            claimed = self.study.claim_all(wanted)
+        for slot, trial_id, (_, configuration) in zip(slots, claimed, wanted, strict=True):
+            slot.trial_id = trial_id
+            slot.prepared = self.runner.prepare(configuration)
 
     def _try(self, slot: _Slot, *, last: bool) -> None:
         """Run one claimed trial, and record it, unless it was disturbed and this attempt is not the ``last``."""

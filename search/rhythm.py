@@ -5,7 +5,7 @@ are being compiled or wait while one runs: enough to keep 16 cores busy. Since t
 study that is started again replays it over the recorded trials, and its strategy ends up where it was.
 
 The calls are made by a thread: a proposal takes tens of milliseconds, which pass while the device is busy. Meanwhile
-the interpreter changes threads ten times as often as it does by default: whoever waits for the device or the database
+the interpreter changes threads fifty times as often as it does by default: whoever waits for the device or the database
 would else wait up to 5 ms longer for his turn, some ten times a trial.
 """
 
@@ -21,7 +21,7 @@ from gemmtune.search.strategy import Result, Strategy
 
 BATCH = 4
 AHEAD = 4
-TURN = 0.0005
+TURN = 0.0001
 """Seconds for which a thread may keep the interpreter while another one waits."""
 
 

@@ -129,11 +129,13 @@ class TrialRunner:
         if prepared.compiling is None:
             return Attempt(TrialResult(Outcome.COMPILE, prepared.reason))
         self.device.start()  # while the first kernel compiles
+        started = time.perf_counter()
         try:
             kernel = prepared.compiling.result()
         except CompileError as error:
             return Attempt(TrialResult(Outcome.COMPILE, str(error)))
-        seconds = {"render": prepared.render_seconds, "compile": kernel.seconds}
+        waited = time.perf_counter() - started
+        seconds = {"render": prepared.render_seconds, "compile": kernel.seconds, "wait": waited}
         data = kernel_data(kernel, self._families[kernel.configuration.family])
         reason = hopeless(kernel, self.device.gpu)
         if reason:

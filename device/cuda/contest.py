@@ -12,6 +12,7 @@ import numpy as np
 from gemmtune.device import verify
 from gemmtune.device.base import Excerpt, Job, Report
 from gemmtune.device.cuda.excerpt import inputs_at, outputs_at
+from gemmtune.device.cuda.settled import LEAD, SAMPLES, SPAN
 from gemmtune.device.cuda.timing import Replay, Series, Stopwatch, launches_for
 from gemmtune.device.peers import Way, make_peer
 from gemmtune.device.statistics import median_interval
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from gemmtune.device.cuda.bench import Bench
 
 FIRST_ROUNDS = 2
-"""Rounds in which all ways of a peer are timed; the quickest :data:`KEPT` then get :data:`LAST_ROUNDS` more."""
+"""Rounds in which all ways of a peer are timed; the quickest :data:`KEPT` then get :data:`LAST_ROUNDS` more, or, at the
+power cap, run alone."""
 KEPT = 4
 LAST_ROUNDS = 4
 
@@ -87,13 +89,27 @@ class Contest:
         if len(left) > 1:
             for one in left:
                 one.replay.launch(self._stream)
-            for rounds, kept in ((FIRST_ROUNDS, KEPT), (LAST_ROUNDS, 1)):
-                for _ in range(rounds):
-                    self._watch.round(left)
-                left = sorted(left, key=lambda one: median_interval(one.samples).median)[:kept]
-        (best,) = left[:1]
+            left = self._rounds(left, FIRST_ROUNDS)[:KEPT]
+            left = self._settled(left) if self._watch.capped else self._rounds(left, LAST_ROUNDS)
+        best = left[0]
         us = median_interval(best.samples).median if best.samples else self._estimate(ready[best])
         return ready[best], best.replay, us
+
+    def _rounds(self, ways: Sequence[Series], count: int) -> list[Series]:
+        """The quickest first, after so many more rounds of all."""
+        for _ in range(count):
+            self._watch.round(ways)
+        return sorted(ways, key=lambda one: median_interval(one.samples).median)
+
+    def _settled(self, ways: Sequence[Series]) -> list[Series]:
+        """The quickest first once each runs at the clock that its own power leaves, as it is timed in the end."""
+
+        def level(one: Series) -> float:
+            return median_interval(
+                self._watch.alone(one, median_interval(one.samples).median, LEAD, SPAN, SAMPLES)
+            ).median
+
+        return sorted(ways, key=level)
 
     def _estimate(self, way: Way) -> float:
         """Microseconds of one launch, roughly; the first, untimed, loads and allocates."""

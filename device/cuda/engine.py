@@ -15,6 +15,7 @@ from gemmtune.device.cuda.heater import Heater
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
 from gemmtune.device.cuda.sanity import Probe
+from gemmtune.device.cuda.settled import Settled
 from gemmtune.device.cuda.timing import (
     BEATEN,
     FAR,
@@ -45,8 +46,10 @@ IDLE_SECONDS = 2.0
 """A pause after which the card has cooled."""
 SLOWEST = 3.0
 """First launches this many times slower than the best end a trial."""
-CONTENDER = 0.9
+CONTENDER = 0.95
 """A trial whose ratio surely lies below this fraction of the best one's is not timed any finer than to say so."""
+GLANCE = 4
+"""Samples beside the baseline after which that is asked; at the power cap contenders then run alone, to settle."""
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -75,6 +78,7 @@ class CudaEngine:
         self._bench: Bench | None = None
         self._busy_until = 0.0
         self._heater = Heater(self._stream)
+        self._settled = Settled()
         self.announce: Callable[[str], None] = lambda stage: None
         load_helpers()  # compiling them may take a second, which the first trial need not wait for
 
@@ -145,18 +149,23 @@ class CudaEngine:
         self._warm(watch, bench, [ours.replay, baseline.replay])
 
         def below(fraction: float) -> bool:
-            if job.best_ratio is None or len(ours.samples) < 4:
+            if job.best_ratio is None or len(ours.samples) < GLANCE:
                 return False
             return median_interval(ratios(ours, baseline)).high < fraction * job.best_ratio
+
+        def settles() -> bool:
+            return watch.capped and len(ours.samples) >= GLANCE
 
         if job.effort == "final":
             interleave(watch, baseline, [ours], FINAL, lambda: below(BEATEN))
         else:
-            interleave(watch, baseline, [ours], TRIAL, lambda: below(CONTENDER))
+            interleave(watch, baseline, [ours], TRIAL, lambda: below(CONTENDER) or settles())
+        measured = measurement(ours, baseline, watch)
+        if job.effort == "trial" and settles() and not below(CONTENDER):
+            measured = self._settled.measure(watch, ours, us, baseline, baseline_us)
         self._busy_until = time.perf_counter()
         if job.regime == "sustained":
             self._heater.light(baseline.replay)
-        measured = measurement(ours, baseline, watch)
         if job.verify and (wrong := bench.prover.recheck()):
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
             return Report(Outcome.WRONG, detail, verification)
@@ -250,6 +259,7 @@ class CudaEngine:
 
     def _drop(self) -> None:
         self._heater.put_out()
+        self._settled.forget()
         self._bench = None
         self._cupy.get_default_memory_pool().free_all_blocks()
 

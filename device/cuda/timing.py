@@ -7,12 +7,14 @@ Graphs last about 2.5 ms, so that what starting one costs does not count.
 The SM clock follows the power drawn over the last tenths of a second, and kernels differ in what they draw: measured
 back to back, a frugal kernel lends its clock to a hungry one. What is timed for the record in the sustained regime
 therefore runs a while untimed before each sample (:func:`settle`), so that every kernel has the clock that its own
-power leaves, and a sample is long. Trials, which only rank, go without.
+power leaves, and a sample is long. Trials do the same in short, once and only where the power cap rules
+(:mod:`gemmtune.device.cuda.settled`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import time
@@ -37,6 +39,8 @@ BEATEN = 0.33
 """A kernel whose ratio surely lies below this fraction of the best one's is abandoned."""
 UNSTABLE = 0.1
 """Relative half-width of the ratio's interval above which, repeats spent, a time is no answer."""
+CAP = "power cap"
+"""What says that the card draws all the power it may, in :mod:`gemmtune.device.cuda.nvml`'s words."""
 THERMAL = frozenset({"thermal (software)", "thermal (hardware)"})
 """What says that the card ran too hot, in :mod:`gemmtune.device.cuda.nvml`'s words."""
 LEVELS_APART = 0.02
@@ -160,6 +164,32 @@ class Stopwatch:
         end.record(self._stream)
         end.synchronize()
         return float(require_cupy().cuda.get_elapsed_time(start, end)) * 1e3
+
+    @property
+    def capped(self) -> bool:
+        """Whether the power cap held the clock down at any reading; it is not asked in the burst regime."""
+        return self._regime == "sustained" and CAP in self._throttles
+
+    def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
+        """So many samples of ``item`` alone, in microseconds a launch, ``span`` seconds in all.
+
+        It runs ``lead`` seconds untimed before. ``us``: about what a launch takes.
+        """
+        replay_us = max(us, 0.5) * item.replay.launches
+        each = max(1, round(span * 1e6 / replay_us / samples))
+        events = self._grown(samples + 1)[: samples + 1]
+        for _ in range(math.ceil(lead * 1e6 / replay_us)):
+            item.replay.launch(self._stream)
+        events[0].record(self._stream)
+        for event in events[1:]:
+            for _ in range(each):
+                item.replay.launch(self._stream)
+            event.record(self._stream)
+        self._read_clock()  # while the GPU is busy
+        events[-1].synchronize()
+        elapsed = require_cupy().cuda.get_elapsed_time
+        launches = each * item.replay.launches
+        return [float(elapsed(start, end)) * 1e3 / launches for start, end in itertools.pairwise(events)]
 
     def warm(self, replays: Sequence[Replay], seconds: float) -> None:
         """Keep the GPU busy for about ``seconds``; in the burst regime, run each once."""

@@ -314,3 +314,18 @@ def test_kill_at_any_moment_loses_no_finished_trial(path: Path, make: SimpleName
         assert numbers == list(range(len(numbers)))
         assert told <= set(numbers)
         assert len(numbers) - len(told) <= 3  # recorded, but killed before it could tell
+
+
+def test_a_batch_is_claimed_whole_or_not_at_all(history: History, make: SimpleNamespace):
+    study = history.open_study(make.spec())
+    study.claim(2, make.configuration(2))
+    with pytest.raises(DatabaseError, match="Trial 2 of study"):
+        study.claim_all([(1, make.configuration(1)), (2, make.configuration(7))])
+    first, second = study.claim_all([(1, make.configuration(1)), (3, make.configuration(3))])
+    assert first != second
+    study.finish(first, make.correct(1))
+    study.finish(second, make.correct(3))
+    assert [trial.number for trial in study.trials()] == [1, 3]
+    with pytest.raises(DatabaseError, match="already recorded as trial 1"):
+        study.claim_all([(5, make.configuration(5)), (6, make.configuration(1))])
+    assert study.claim_all([]) == []

@@ -36,9 +36,11 @@ class Machine:
     """Operands that remember who wrote D last, and a watch that knows how long each takes."""
 
     def __init__(self) -> None:
+        self.capped = False
         self.written = "nobody"
         self.poisoned = 0
         self.rounds: list[int] = []
+        self.at_own_clock: dict[float, float] = {}
         self.stream = SimpleNamespace(ptr=9)
         self.problem = PROBLEM
         self.operands = SimpleNamespace(
@@ -85,6 +87,10 @@ class Machine:
         self.rounds.append(len(series))
         for one in series:
             one.samples += [one.replay.calls[0].func.us] * 2  # type: ignore[attr-defined]
+
+    def alone(self, one: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
+        own: float = self.at_own_clock.get(one.replay.calls[0].func.us, us)  # type: ignore[attr-defined]
+        return [own] * samples
 
 
 @pytest.fixture
@@ -171,3 +177,14 @@ def test_a_job_that_wants_neither_gets_its_report_as_it_was(machine: Machine, mo
     report = Report(Outcome.CORRECT, measurement=Measurement(1, 1, 1))
     assert Contest(bench, Job(PROBLEM, KERNEL, 3), machine.stream, bench).told(report, Series(kernel)) == report
     assert machine.poisoned == 0
+
+
+def test_at_the_power_cap_the_quickest_way_is_that_at_its_own_clock(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.capped, machine.at_own_clock = True, {3.0: 3.6}
+    ways = [machine.way(f"way {index}", us) for index, us in enumerate([9.0, 3.0, 3.5, 4.0, 8.0])]
+    found = enter(machine, monkeypatch, {"cublaslt16": ways})
+    (series,) = found.series.values()
+    assert series.replay.calls[0].func is ways[2].launch  # type: ignore[attr-defined]
+    assert machine.rounds == [5] * contest.FIRST_ROUNDS
