@@ -140,6 +140,14 @@ RULES: tuple[Constraint, ...] = (
         "store={store} moves 16 bytes at a time, and TMA in pieces of 16 columns, which a leading dimension of {ldd}, "
         "a tile of {bn} or a transposed fp32 output does not allow: use store=direct",
     ),
+    # Measured on an H200: of a row, TMA writes every 16 bytes that begin inside D, whole. Refused whatever the leading
+    # dimension, which a launch may choose.
+    Constraint(
+        "store_row",
+        "store != 'tma' or n * size_d % 16 == 0",
+        "store=tma writes whole 16 bytes, and a row of {n} columns of {size_d} bytes is no multiple of that: what lies "
+        "beside D would be overwritten, so use store=shared or store=direct",
+    ),
     Constraint(
         "raster",
         "(raster == 'rows' or (down > 1 and across > 1)) and "

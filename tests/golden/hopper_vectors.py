@@ -134,23 +134,35 @@ def _loads() -> list[Case]:
 
 
 def _stores() -> list[Case]:
+    """Of a row, an H200 writes every 16 bytes that begin inside the tensor, and writes them whole.
+
+    No store starts before the tensor: an H200 takes that for an illegal instruction, unlike such a load.
+    """
     rng = np.random.default_rng([SEED, 1])
     out = []
-    for span, box in ((128, (64, 16)), (64, (32, 8)), (32, (16, 8)), (0, (40, 5))):
-        for x, y in ((0, 0), (48, 30), (-8, -2)):
-            bound = BoundMap("bf16", (77, 37), 192, box, span, 0)
+    kinds = (
+        ("bf16", 128, (64, 16)),
+        ("bf16", 64, (32, 8)),
+        ("bf16", 32, (16, 8)),
+        ("bf16", 0, (40, 5)),
+        ("f32", 128, (32, 8)),
+    )
+    for element, span, box in kinds:
+        size = ELEMENT_BYTES[element]
+        for inner, x, y in ((77, 0, 0), (77, 48, 30), (77, 64, 30), (72, 64, 30)):  # 72: a multiple of 16 bytes
+            bound = BoundMap(element, (inner, 37), 96 * size, box, span, 0)
             image = rng.integers(0, 256, bound.box_bytes, dtype=np.uint8)
-            tensor = np.full(37 * 192, 0xEE, np.uint8)
+            tensor = np.full(37 * bound.pitch, 0xEE, np.uint8)
             wanted = tensor.copy()
-            for r in range(box[1]):
-                for c in range(box[0]):
-                    if 0 <= x + c < 77 and 0 <= y + r < 37:
-                        at, start = swizzle((r * box[0] + c) * 2, span), (y + r) * 192 + (x + c) * 2
-                        wanted[start : start + 2] = image[at : at + 2]
+            for r in range(min(box[1], 37 - y)):
+                for byte in range(0, box[0] * size, 16):
+                    if x * size + byte < inner * size:
+                        at, start = swizzle(r * box[0] * size + byte, span), (y + r) * bound.pitch + x * size + byte
+                        wanted[start : start + 16] = image[at : at + 16]
             arrays = {"tensor": tensor, "in": image}
             out.append(
-                Case(f"tma_store swizzle {span} at {x},{y}", "golden_tma_store", 32, arrays, "tensor", wanted,
-                     (x, y, image.size), image.size, map=bound, mapped="tensor")
+                Case(f"tma_store {element} swizzle {span} at {x},{y} of {inner},37", "golden_tma_store", 32, arrays,
+                     "tensor", wanted, (x, y, image.size), image.size, map=bound, mapped="tensor")
             )  # fmt: skip
     return out
 

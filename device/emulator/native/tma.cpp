@@ -3,7 +3,8 @@
 //
 // A load is queued for each block that it goes to, and its destination holds poison until it lands: when nobody can go on
 // without it (or at once, or by chance). A store reads shared memory when its thread waits for it. Elements outside the
-// tensor are zero in a load, and not touched by a store.
+// tensor are zero in a load. A store writes what lies in the tensor and, as an H200 does, the 16 bytes of a row that begin
+// inside the tensor whole, even past its last column; it may not start before the tensor, where an H200 traps.
 //
 // The async proxy sees an ordinary write only after fence_proxy_async: of the thread that wrote, after its write, or of
 // the thread that then starts the asynchronous read.
@@ -50,9 +51,11 @@ void check_place(const TensorView& map, i64 offset, u32 limit, const void* share
          wanted, map.swizzle);
 }
 
-// Calls move(global, first byte in the line, bytes, row) for the part of each line of the box that lies in the tensor.
+// Calls move(global, first byte in the line, bytes, row) for the part of each line of the box that is moved: what lies in
+// the tensor, of a store in whole 16 bytes.
 template <class F> void for_each_line(const TensorView& m, int x, int y, Access access, int line, F move) {
-  const i64 first = std::max<i64>(x, 0), last = std::min<i64>((i64)x + m.box[0], (i64)m.extents[0]);
+  const i64 unit = access == GLOBAL_WRITE ? 16 / m.element_bytes : 1, end = ((i64)m.extents[0] + unit - 1) / unit * unit;
+  const i64 first = std::max<i64>(x, 0), last = x < (i64)m.extents[0] ? std::min<i64>((i64)x + m.box[0], end) : first;
   for (u32 row = 0; row < m.box[1]; row++) {
     const i64 global_row = (i64)y + row;
     const bool empty = global_row < 0 || global_row >= (i64)m.extents[1] || first >= last;
@@ -211,6 +214,9 @@ void tma_store(const void* map, const void* shared, int x, int y, int line) {
   const TensorView& view = view_of(map, what, line);
   const i64 offset = (const u8*)shared - state.shared;
   check_place(view, offset, state.shared_bytes, shared, what, line);
+  if (x < 0 || y < 0)
+    fail("invalid", "tma_store in line %d starts before the tensor, at (%d, %d): a load may, but a store is an illegal instruction",
+         line, x, y);
   if (state.race_checks) {
     race_access(offset, box_bytes(view), false, line);
     proxy_use(offset, box_bytes(view), "tma_store reads", line);

@@ -89,6 +89,9 @@ def test_it_serves_tf32_with_k_contiguous() -> None:
         ("store", Gemm(4096, 4092, 4096), {}),
         ("store", LARGE, {"bn": 200}),
         ("store", Gemm(64, 2112, 7168, out_dtype="fp32"), {"swap": 1, "bn": 64}),
+        ("store_row", Gemm(4096, 4092, 4096, ldd=4104), {}),
+        ("store_row", Gemm(64, 2116, 7168, ldd=2120), {"swap": 1, "bn": 64}),
+        ("store_row", Gemm(4096, 4094, 4096, ldd=4096, out_dtype="fp32"), {}),
         ("raster", Gemm(256, 4096, 4096), {}),
         ("raster", Gemm(128, 4096, 4096), {"raster": "columns"}),
         ("split_k", Gemm(128, 256, 128), {"splits": 2}),
@@ -104,6 +107,23 @@ def test_each_rule_rejects_what_it_is_there_for(constraint: str, problem: Gemm, 
     reasons = HOPPER.why_invalid(problem, changed(**knobs), H200)
     assert constraint in [r.partition(":")[0] for r in reasons]
     assert all("{" not in r and "?" not in r for r in reasons)
+
+
+def test_tma_stores_no_row_that_ends_within_sixteen_bytes() -> None:
+    def reasons(problem: Gemm, store: str) -> list[str]:
+        return [r for r in HOPPER.why_invalid(problem, changed(store=store), H200) if r.startswith("store")]
+
+    view = Gemm(4096, 4092, 4096, ldd=4104)
+    assert reasons(view, "tma") == [
+        "store_row: store=tma writes whole 16 bytes, and a row of 4092 columns of 2 bytes is no multiple of that: what "
+        "lies beside D would be overwritten, so use store=shared or store=direct"
+    ]
+    assert reasons(view, "shared") == reasons(view, "direct") == []
+    assert reasons(replace(view, out_dtype="fp32"), "tma") == []  # 4092 columns of 4 bytes
+    assert reasons(Gemm(4096, 4088, 4096, ldd=4104), "tma") == []
+    stores = [c["store"] for c in HOPPER.starting_points(view, H200)]
+    assert len(stores) >= 5
+    assert "tma" not in stores
 
 
 def test_every_rule_has_a_case_above() -> None:
