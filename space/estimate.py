@@ -192,8 +192,9 @@ def estimate_traits(
     shows = c.overlap if t.synchronous else c.overlap_ahead
     body = max(parts) + shows * (sum(parts) - max(parts))
     barriers = steps * c.step if t.synchronous else 0.0
-    # The blocks that share an output tile add their sums in line, each through its SM's port: written and read.
-    in_line = 8.0 * t.splits * t.tile_m * t.tile_n / (c.l2_bytes * gpu.clock) if t.splits > 1 else 0.0
+    # The blocks that share an output tile add their sums in line, each through its SM's port: written and read. Those
+    # of a cluster do so all at once, each a part of the tile.
+    in_line = 8.0 * t.splits / t.gathered * t.tile_m * t.tile_n / (c.l2_bytes * gpu.clock) if t.splits > 1 else 0.0
     edges = rounds * (barriers + c.fill) + in_line
     return Estimate(
         us=LAUNCH_US + 1e6 * (body + edges),
@@ -245,8 +246,8 @@ def _dram_bytes(problem: Problem, t: Traits, gpu: Gpu, tiles: tuple[int, int], h
 
 
 def _split_bytes(problem: Problem, t: Traits) -> float:
-    """Partial sums of a split K: fp32, written and read once each."""
-    return 0.0 if t.splits == 1 else 8.0 * t.splits * math.prod(_output_shape(problem))
+    """Partial sums of a split K: fp32, written and read once each; none where they stay on chip."""
+    return 0.0 if t.splits == t.gathered else 8.0 * t.splits / t.gathered * math.prod(_output_shape(problem))
 
 
 def _output_shape(problem: Problem) -> tuple[int, int]:

@@ -42,6 +42,8 @@ class Traits:
     synchronous: bool = True
     """Whether all warps of a block meet at a barrier each step; not where warps that only load run ahead of the others,
     or each warp loads for itself."""
+    gathered: int = 1
+    """Of the splits, how many are blocks of a cluster that add up on chip, through each other's shared memory."""
 
 
 class Family(ABC):

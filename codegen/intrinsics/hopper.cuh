@@ -3,7 +3,7 @@
 // Its twin for the CPU, with the same names and signatures, is device/emulator/native/hopper.h.
 // Semantics: PTX ISA 8.x, "Parallel Synchronization: mbarrier", "Data Movement: Bulk copy / Tensor copy" (TMA),
 // "Asynchronous Warpgroup Level Matrix Instructions" (wgmma, its descriptors and strides), "setmaxnreg", "barrier.cluster",
-// "griddepcontrol", "stmatrix". A `u64* b` is an mbarrier in shared memory; `cta` is a block's rank in its cluster.
+// "griddepcontrol", "stmatrix", "mapa". A `u64* b` is an mbarrier in shared memory; `cta` is a block's rank in its cluster.
 #pragma once
 #include "gemmtune/hw.cuh"
 #if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -19,6 +19,7 @@ namespace hw {
 struct __align__(64) TensorMap { u64 words[16]; };
 // The element type of a wgmma that multiplies fp32 in shared memory as tf32 (it reads the upper 19 bits of each).
 struct tf32 { u32 bits; };
+typedef Pack<float, 4> Quad;
 
 // ---------------------------------------------------------------- mbarrier
 HW_FN void mbarrier_init(u64* b, u32 arrivals) {
@@ -136,8 +137,18 @@ HW_FN void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive 
 HW_FN u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 // Not .aligned: the threads of a warp may come from different paths.
 HW_FN void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// The same, but orders nothing: for a block that has only read what others wrote.
+HW_FN void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 HW_FN void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 HW_FN void cluster_sync() { cluster_arrive(); cluster_wait(); }
+// What lies at the place of `p` in the shared memory of block `cta` of the cluster, which must have written it before a
+// barrier of the cluster, and may not end before another.
+HW_FN Quad lds_cluster(const Quad* p, u32 cta) {
+  Quad q;
+  asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r]; }"
+               : "=f"(q.v[0]), "=f"(q.v[1]), "=f"(q.v[2]), "=f"(q.v[3]) : "r"(shared_address(p)), "r"(cta) : "memory");
+  return q;
+}
 // Programmatic dependent launch: wait for all memory of the kernels before, or let those behind start.
 HW_FN void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 HW_FN void grid_dependency_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

@@ -8,8 +8,9 @@ One thread of a producer warpgroup fills stages of ``bk``, each with a full and 
 consumers multiply, together on one tile (cooperative) or each on its own in turns (ping-pong: one stores its tile while
 the other multiplies). The producer leaves registers to them. A persistent grid walks the tiles in groups; ``splits`` or
 stream-K share the K of a tile among blocks, whose sums the last one adds in a fixed order. Two blocks in a cluster load
-what they share once (multicast). With ``swap`` the kernel computes D transposed, so that a small M becomes wgmma's N,
-which may be any multiple of 8.
+what they share once (multicast); or two, four or eight share the K of a tile: each leaves its sums in shared memory,
+where the others read them (distributed shared memory), and adds up and stores a part of the tile. With ``swap`` the
+kernel computes D transposed, so that a small M becomes wgmma's N, which may be any multiple of 8.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.constraint import Constraint
 from gemmtune.space.expression import expression
 from gemmtune.space.families import gemm_recipe, hopper_points, hopper_recipe
-from gemmtune.space.families.hopper_rules import BUDGET, LAYOUT, RULES, STAGES
+from gemmtune.space.families.hopper_rules import BUDGET, CLUSTERS, LAYOUT, RULES, STAGES
 from gemmtune.space.family import Family, Traits
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
@@ -82,7 +83,7 @@ class Hopper(Family):
             Parameter("stages", STAGES, "stages in shared memory"),
             Parameter("warpgroups", (1, 2, 3), "consumers"),
             Parameter("schedule", ("cooperative", "pingpong"), "consumers share a tile, or multiply in turns"),
-            Parameter("cluster", ("1x1", "2x1", "1x2"), "blocks along wgmma's M and N that load together"),
+            Parameter("cluster", CLUSTERS, "blocks along wgmma's M and N that load together, or along K that add up"),
             Parameter("raster", ("rows", "columns"), "what tiles are grouped by"),
             Parameter("group", (1, 4, 8, 16), "tile rows (columns) walked together"),
             Parameter("splits", (1, 2, 3, 4, 6, 8), "blocks that share an output tile, each with a part of K"),
@@ -105,7 +106,10 @@ class Hopper(Family):
         """The knobs and what follows from them; ``bm`` and ``bn`` become the tile of D, ``pm`` and ``qn`` wgmma's."""
         gemm = gemm_recipe.as_gemm(problem)
         v = self._layout(gemm, configuration)
-        same = ("cp", "cq", "slab", "slab_pitch", "slab_bytes", "vec_d", "consumer_registers")
+        same = (
+            *("cp", "cq", "ck", "cluster_blocks", "gather_pitch", "slab", "slab_pitch", "slab_bytes", "vec_d"),
+            "consumer_registers",
+        )
         flags = ("p_rows_are_k", "q_rows_are_k", "reallocates", "shares")
         hint_a, hint_b = {"none": ("", ""), "stream_a": ("first", "last"), "stream_b": ("last", "first")}[v["hints"]]
         return {
@@ -132,7 +136,8 @@ class Hopper(Family):
             tile_m=env["rows"],
             tile_n=env["columns"],
             tile_k=env["bk"],
-            splits=env["splits"],
+            splits=env["splits"] * env["ck"],
+            gathered=env["ck"],
             stages=env["stages"],
             threads=env["threads"],
             shared_bytes=env["shared"],
@@ -155,9 +160,11 @@ class Hopper(Family):
         for name, text in LAYOUT.items():
             values[name] = expression(text)(values)
         widest = expression("alignment(ldd * size_d, 16) // size_d")(values)
-        values["vec_d"] = min(widest, 2) if values["store"] == "direct" else 16 // gemm.out.bytes
-        if values["store"] == "direct" and values["swap"]:
-            values["vec_d"] = 1
+        values["vec_d"] = 16 // gemm.out.bytes
+        if values["ck"] > 1:
+            values["vec_d"] = min(widest, 4)
+        elif values["store"] == "direct":
+            values["vec_d"] = 1 if values["swap"] else min(widest, 2)
         return values
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from gemmtune.space.constraint import Constraint
 
 STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
+CLUSTERS = ("1x1", "2x1", "1x2", "1x1x2", "1x1x4", "1x1x8")
+"""Blocks of a cluster along P and Q, which load together what they share; a third number: along K."""
 LINE_BYTES = 128
 """The swizzle's width: operands lie in shared memory in lines of so many bytes."""
 
@@ -22,7 +24,8 @@ LAYOUT: Mapping[str, str] = {
     "q_rows_are_k": "a_rows_are_k if swap else b_rows_are_k",
     "cp": "2 if cluster == '2x1' else 1",
     "cq": "2 if cluster == '1x2' else 1",
-    "cluster_blocks": "cp * cq",
+    "ck": "2 if cluster == '1x1x2' else 4 if cluster == '1x1x4' else 8 if cluster == '1x1x8' else 1",
+    "cluster_blocks": "cp * cq * ck",
     "threads": "128 * (warpgroups + 1)",
     "blocks_p": "bm // 64 if schedule == 'pingpong' else bm // (64 * warpgroups)",
     "rows": "bn if swap else bm",
@@ -43,6 +46,10 @@ LAYOUT: Mapping[str, str] = {
     "(16 if swap else slab) * size_d + (32 if size_d == 4 and swap == 0 else 16)",
     "slab_bytes": "2 * (slab if swap else 64) * slab_pitch if store == 'tma' else "
     "4 * (slab if swap else 16) * slab_pitch if store == 'shared' else 0",
+    # Where a cluster's blocks share K, the stages take each block's sums at last: lines are rows of D, and between them
+    # is so much that what a warp writes meets in no bank (pairs of columns; swapped, single rows).
+    "gather_pitch": "columns + (4 if swap else 8 if bn % 16 == 0 else 0)",
+    "gather_bytes": "4 * rows * gather_pitch if ck > 1 else 0",
     "shared": "stages * stage_bytes + warpgroups * slab_bytes + round_up(8 * (2 * stages + 2) + 4 * warpgroups, 16)",
     # Registers: a kernel starts with the same for all its threads, and then the producer passes some on. With two
     # warpgroups in all, each thread may have the most there are without that.
@@ -64,11 +71,13 @@ BUDGET: Mapping[str, str] = {
     "resident": "sms * blocks // cluster_blocks",
     "room": "min(shared_per_block, shared_per_sm // blocks - 1024)",
     "fit": "(room - warpgroups * slab_bytes - 256) // stage_bytes",
-    "k_steps": "max(2, ceil_div(k_tiles, splits))",
+    "k_steps": "max(2, ceil_div(k_tiles, splits * ck))",
     "most_stages": "min(fit, 12) if persistent else min(fit, min(k_steps, 12))",
     "accumulators": "blocks_p * bn // 2",
-    # Beside the accumulators: addresses, descriptors and the epilogue, less where it goes straight to memory.
-    "registers": "accumulators + (34 if store == 'direct' and swap == 0 else 40)",
+    # Beside the accumulators: addresses, descriptors and the epilogue, less where it goes straight to memory. A cluster
+    # that adds up has 64 values a thread in flight, when it no longer needs the accumulators.
+    "registers": "max(accumulators, 64) + 40 if ck > 1 else "
+    "accumulators + (34 if store == 'direct' and swap == 0 else 40)",
 }
 """What a thread and a block ask of the GPU."""
 
@@ -126,6 +135,29 @@ RULES: tuple[Constraint, ...] = (
         "cluster",
         "(cp == 1 or (size_p > bm and (q_rows_are_k or bn % 16 == 0))) and (cq == 1 or size_q > bn)",
         "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or does not halve in pieces of 8 rows",
+    ),
+    Constraint(
+        "cluster_k",
+        "ck == 1 or (schedule == 'cooperative' and persistent == 0 and splits == 1 and stream == 0 and "
+        "store == 'direct')",
+        "the blocks of cluster={cluster} share the K of one tile, which they add up and store in their own way: use "
+        "schedule=cooperative persistent=0 splits=1 stream=0 store=direct",
+    ),
+    Constraint(
+        "cluster_k_depth",
+        "ck == 1 or 2 * ck <= k_tiles",
+        "K={k} has {k_tiles} k tiles of {bk}, too few for {ck} blocks of a cluster",
+    ),
+    Constraint(
+        "cluster_k_work",
+        "ck == 1 or tiles * ck < 4 * sms * blocks",
+        "{tiles} tiles fill {gpu_name} so well that {ck} blocks for each only add up more",
+    ),
+    Constraint(
+        "cluster_k_room",
+        "gather_bytes <= stages * stage_bytes",
+        "the sums of a tile of {rows} x {columns} take {gather_bytes} bytes of shared memory, more than {stages} "
+        "stages of {stage_bytes} have: use more stages or a smaller tile",
     ),
     Constraint(
         "occupancy",

@@ -40,6 +40,9 @@ probe(HW_TENSOR_MAP(a), HW_TENSOR_MAP(d), u32* out, int n) {
   }
   hw::cluster_arrive();
   hw::cluster_wait();
+  if (hw::lds_cluster(reinterpret_cast<hw::Quad*>(shared), rank ^ 1).v[3] != 0.f) out[0] = 1;
+  hw::cluster_arrive_relaxed();
+  hw::cluster_wait();
   if (warp >= 8) {
     hw::registers_fewer<24>();
     if (threadIdx.x == 256) {

@@ -1,5 +1,5 @@
-// Barriers of fewer or more threads than a block: named ones, meetings of a warpgroup, clusters; and the registers that
-// warpgroups pass to one another.
+// Barriers of fewer or more threads than a block: named ones, meetings of a warpgroup, clusters, whose blocks read each
+// other's shared memory; and the registers that warpgroups pass to one another.
 //
 // PTX ISA, "barrier{.cta}", "barrier.cluster", "setmaxnreg". bar.sync counts whole warps; a thread that has ended counts
 // as one that has arrived at every cluster barrier.
@@ -146,7 +146,7 @@ void release_cluster_barrier_if_complete() {
   state.counters.barriers++;
 }
 
-void cluster_arrive(int line) {
+void cluster_arrive(bool release, int line) {
   spend(line);
   maybe_preempt();
   Thread& self = *me();
@@ -154,7 +154,7 @@ void cluster_arrive(int line) {
   self.cluster_arrived = true;
   self.cluster_phase = cluster_barrier.phase;
   cluster_barrier.arrived++;
-  race_release(cluster_barrier.gathering);
+  if (release) race_release(cluster_barrier.gathering);
   release_cluster_barrier_if_complete();
 }
 
@@ -168,6 +168,22 @@ void cluster_wait(int line) {
     park("the cluster barrier", 0, line);
   }
   race_acquire(cluster_barrier.completed);
+}
+
+// The place of `p` in the shared memory of another block, or of this one, which is read there.
+const void* cluster_place(const void* p, u32 bytes, u32 alignment, u32 cta, int line) {
+  constexpr const char* what = "lds_cluster";
+  spend(line);
+  maybe_preempt();
+  if (cta >= state.cluster_size) fail("invalid", "%s in line %d names block %u of a cluster of %u", what, line, cta, state.cluster_size);
+  const i64 offset = shared_offset(p, bytes);
+  if (offset < 0 || (uintptr_t)p % alignment) bad_shared_access(p, bytes, alignment, SHARED_READ, line);
+  BlockState& where = state.blocks[cta];
+  if (!where.live) fail("protocol", "%s in line %d reads from block %u of the cluster, which has ended", what, line, cta);
+  if (offset >= STATIC_OFFSET) return p;  // the launcher refuses clusters with such variables: there is one block
+  if (state.profile) profile_access(p, bytes, SHARED_READ, line);  // the banks are the same there
+  if (state.race_checks) race_peer_read(where, offset, bytes, line);
+  return where.shared + offset;
 }
 
 }  // namespace emu

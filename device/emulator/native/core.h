@@ -240,6 +240,7 @@ std::string shared_name(i64 offset);
 void race_begin_launch();
 void race_begin_cluster();
 void race_access(i64 offset, u32 bytes, bool write, int line);
+void race_peer_read(BlockState& from, i64 offset, u32 bytes, int line);
 void race_copy_issued(i64 offset, u32 bytes, int line);
 void race_copy_done(i64 offset, u32 bytes, int line);
 void race_block_synced();

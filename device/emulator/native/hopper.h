@@ -10,6 +10,7 @@ namespace hw {
 // ---------------------------------------------------------------- types
 struct alignas(64) TensorMap { u64 words[16]; };
 struct tf32 { u32 bits; };
+typedef Pack<float, 4> Quad;
 
 // ---------------------------------------------------------------- mbarrier
 HW_FN void mbarrier_init(u64* b, u32 arrivals, HW_LINE) { emu::mbarrier_init(b, arrivals, line); }
@@ -76,9 +77,13 @@ template <int N> HW_FN void registers_fewer(HW_LINE) {
 HW_FN void named_barrier(int id, int threads, HW_LINE) { emu::named_barrier(id, threads, true, line); }
 HW_FN void named_barrier_arrive(int id, int threads, HW_LINE) { emu::named_barrier(id, threads, false, line); }
 HW_FN u32 cluster_rank() { return emu::cluster_rank(); }
-HW_FN void cluster_arrive(HW_LINE) { emu::cluster_arrive(line); }
+HW_FN void cluster_arrive(HW_LINE) { emu::cluster_arrive(true, line); }
+HW_FN void cluster_arrive_relaxed(HW_LINE) { emu::cluster_arrive(false, line); }
 HW_FN void cluster_wait(HW_LINE) { emu::cluster_wait(line); }
-HW_FN void cluster_sync(HW_LINE) { emu::cluster_arrive(line), emu::cluster_wait(line); }
+HW_FN void cluster_sync(HW_LINE) { emu::cluster_arrive(true, line), emu::cluster_wait(line); }
+HW_FN Quad lds_cluster(const Quad* p, u32 cta, HW_LINE) {
+  return *(const Quad*)emu::cluster_place(p, sizeof(Quad), alignof(Quad), cta, line);
+}
 HW_FN void grid_dependency_wait() {}
 HW_FN void grid_dependency_launch() {}
 

@@ -41,6 +41,10 @@ u64 tick_of(Stamp s) { return s >> TICK_SHIFT; }
 int line_of(Stamp s) { return (int)(s >> 15 & 0xffff); }
 u32 slot_of(Stamp s) { return (u32)(s >> 1 & 0x3fff); }
 u32 local_of(Stamp s) { return slot_of(s) % block_slots(); }
+u32 rank_of(Stamp s) { return slot_of(s) / block_slots(); }
+bool same_warp(Stamp a, Stamp b) { return rank_of(a) == rank_of(b) && local_of(a) / WARP == local_of(b) / WARP; }
+// For messages: of which block, where it is not the running one.
+std::string whose(u32 rank) { return rank == home().rank ? "" : " of block " + std::to_string(rank) + " of the cluster"; }
 
 struct Granule { Stamp write, reads[2]; };
 constexpr int WIDEST = 4;
@@ -103,14 +107,14 @@ void split_granules(int to) {
 // "thread 5 wrote" or what an asynchronous actor did.
 std::string deed(Stamp s, const char* verb) {
   const u32 local = local_of(s);
-  if (local < state.thread_count) return "thread " + std::to_string(local) + " " + verb;
+  if (local < state.thread_count) return "thread " + std::to_string(local) + whose(rank_of(s)) + " " + verb;
   if (local < state.thread_count + MAX_WARPGROUPS)
     return "wgmma of warpgroup " + std::to_string(local - state.thread_count) + " (may still) " + verb;
   return std::string("a TMA load ") + verb;
 }
 
-[[noreturn]] void report(Stamp earlier, const char* earlier_verb, const char* verb, i64 granule, int line) {
-  const std::string place = shared_name(granule << shift);
+[[noreturn]] void report(Stamp earlier, const char* earlier_verb, const char* verb, i64 granule, int line, u32 rank) {
+  const std::string place = shared_name(granule << shift) + whose(rank);
   if (in_flight(earlier) && local_of(earlier) < state.thread_count)
     fail("race", "line %d %s %s while the cp.async of thread %u in line %d may still be writing it: wait for its group, then a barrier",
          line, verb, place.c_str(), local_of(earlier), line_of(earlier));
@@ -122,21 +126,20 @@ std::string deed(Stamp s, const char* verb) {
 }
 
 void note_read(Granule& g, Stamp mine) {
-  const u32 warp = local_of(mine) / WARP;
   for (Stamp& read : g.reads)
     if (slot_of(read) == slot_of(mine) || ordered(read)) {
       read = mine;
       return;
     }
   // Both slots hold unordered reads of other threads: keep two warps among the three.
-  if (local_of(g.reads[0]) / WARP == local_of(g.reads[1]) / WARP && local_of(g.reads[0]) / WARP != warp) g.reads[1] = mine;
+  if (same_warp(g.reads[0], g.reads[1]) && !same_warp(g.reads[0], mine)) g.reads[1] = mine;
 }
 
-void note_write(Granule& g, Stamp mine, i64 index, const char* verb, int line) {
-  if (in_flight(g.write)) report(g.write, "", verb, index, line);
-  if (!ordered(g.write)) report(g.write, "wrote", verb, index, line);
+void note_write(Granule& g, Stamp mine, i64 index, const char* verb, int line, u32 rank) {
+  if (in_flight(g.write)) report(g.write, "", verb, index, line, rank);
+  if (!ordered(g.write)) report(g.write, "wrote", verb, index, line, rank);
   for (const Stamp read : g.reads)
-    if (!ordered(read)) report(read, "read", verb, index, line);
+    if (!ordered(read)) report(read, "read", verb, index, line, rank);
   g = {mine, {0, 0}};
 }
 
@@ -160,10 +163,13 @@ void race_begin_cluster() {
 
 namespace {
 
-void read_granule(Granule& g, Stamp mine, i64 i, int line) {
-  if (in_flight(g.write)) report(g.write, "", "reads", i, line);
-  if (!ordered(g.write)) report(g.write, "wrote", "reads", i, line);
-  note_read(g, mine);
+void read_granules(u32 rank, i64 offset, u32 bytes, Stamp mine, int line) {
+  for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++) {
+    Granule& g = granules[rank][(size_t)i];
+    if (in_flight(g.write)) report(g.write, "", "reads", i, line, rank);
+    if (!ordered(g.write)) report(g.write, "wrote", "reads", i, line, rank);
+    note_read(g, mine);
+  }
 }
 
 }  // namespace
@@ -171,20 +177,16 @@ void read_granule(Granule& g, Stamp mine, i64 i, int line) {
 void race_access(i64 offset, u32 bytes, bool write, int line) {
   prepare(offset, bytes);
   const Stamp mine = stamp(now, line);
-  for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++) {
-    Granule& g = granules[home().rank][(size_t)i];
-    if (write)
-      note_write(g, mine, i, "writes", line);
-    else
-      read_granule(g, mine, i, line);
-  }
+  const u32 rank = home().rank;
+  if (!write) return read_granules(rank, offset, bytes, mine, line);
+  for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++) note_write(granules[rank][(size_t)i], mine, i, "writes", line, rank);
 }
 
 void race_copy_issued(i64 offset, u32 bytes, int line) {
   prepare(offset, bytes);
   const Stamp mine = stamp(now, line, true);
   for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++)
-    note_write(granules[home().rank][(size_t)i], mine, i, "starts a cp.async into", line);
+    note_write(granules[home().rank][(size_t)i], mine, i, "starts a cp.async into", line, home().rank);
 }
 
 void race_copy_done(i64 offset, u32 bytes, int line) {
@@ -241,8 +243,13 @@ u32 mbarrier_slot(u32 index) { return state.thread_count + MAX_WARPGROUPS + inde
 
 void race_async_read(i64 offset, u32 bytes, u32 slot, int line) {
   prepare(offset, bytes);
-  const Stamp mine = stamp_of(slot, now, line);
-  for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++) read_granule(granules[home().rank][(size_t)i], mine, i, line);
+  read_granules(home().rank, offset, bytes, stamp_of(slot, now, line), line);
+}
+
+void race_peer_read(BlockState& from, i64 offset, u32 bytes, int line) {
+  need_clocks();
+  prepare(offset, bytes);
+  read_granules(from.rank, offset, bytes, stamp(now, line), line);
 }
 
 void race_async_reads_done(u32 slot, u32 first, u32 count) {
@@ -256,7 +263,7 @@ void race_load_issued(BlockState& to, i64 offset, u32 bytes, u32 slot, int line)
   prepare(offset, bytes);
   const Stamp mine = stamp_of(base_slot(to) + slot, now, line, true);
   for (i64 i = offset >> shift; i < (offset + bytes) >> shift; i++)
-    note_write(granules[to.rank][(size_t)i], mine, i, "starts a TMA load into", line);
+    note_write(granules[to.rank][(size_t)i], mine, i, "starts a TMA load into", line, to.rank);
 }
 
 void race_load_done(BlockState& to, i64 offset, u32 bytes, u32 slot, int line, Clock& clock) {

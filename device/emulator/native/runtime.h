@@ -93,8 +93,9 @@ void wgmma_wait(int pending, int line);
 void registers_change(int count, bool more, int line);
 void named_barrier(int id, int threads, bool wait, int line);
 u32 cluster_rank();
-void cluster_arrive(int line);
+void cluster_arrive(bool release, int line);
 void cluster_wait(int line);
+const void* cluster_place(const void* p, u32 bytes, u32 alignment, u32 cta, int line);
 #pragma GCC visibility pop
 constexpr u64 POLICY = 0x12f0000000000000ull;  // what the policies carry, so that another word shows
 

@@ -85,6 +85,13 @@ def test_it_serves_tf32_with_k_contiguous() -> None:
         ("cluster", Gemm(128, 4096, 4096), {"cluster": "2x1"}),
         ("cluster", LARGE, {"cluster": "2x1", "bn": 248}),
         ("cluster", Gemm(4096, 256, 4096), {"cluster": "1x2"}),
+        ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 1, "store": "direct"}),
+        ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 0}),
+        ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 0, "store": "direct", "splits": 2}),
+        ("cluster_k", LARGE, {"cluster": "1x1x4", "store": "direct", "schedule": "pingpong"}),
+        ("cluster_k_depth", Gemm(64, 2112, 448), {"cluster": "1x1x4", "persistent": 0, "store": "direct"}),
+        ("cluster_k_work", LARGE, {"cluster": "1x1x2", "persistent": 0, "store": "direct"}),
+        ("cluster_k_room", DECODE, {"cluster": "1x1x2", "persistent": 0, "store": "direct", "stages": 2}),
         ("occupancy", LARGE, {"blocks": 2, "schedule": "pingpong"}),
         ("store", Gemm(4096, 4092, 4096), {}),
         ("store", LARGE, {"bn": 200}),
@@ -212,7 +219,7 @@ def test_pieces_cover_every_tile_as_often_as_k_is_split(problem: Gemm) -> None:
         inside = (row < problem.m) & (column < problem.n)
         origins, counts = np.unique(np.stack([row, column])[:, inside], axis=1, return_counts=True)
         assert origins.shape[1] == -(-problem.m // tile.rows) * -(-problem.n // tile.columns)
-        assert set(counts) == {v["splits"]}
+        assert set(counts) == {v["splits"] * v["ck"]}
         assert (origins % np.array([[tile.rows], [tile.columns]]) == 0).all()
 
 
