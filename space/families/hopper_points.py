@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,15 @@ _BASE: dict[str, Value] = {
 }
 
 
+_FEW_ROWS = 256
+
+
 def points(family: Hopper, gemm: Gemm, gpu: Gpu) -> list[Configuration]:
     """Candidates, not all of them valid, each once; best guesses first."""
     line = 128 // gemm.a.bytes
-    shapes = [*_small(gemm, gpu, line), *_large(gemm, gpu, line)] if gemm.m <= 256 else [*_large(gemm, gpu, line)]
+    shapes = [*_large(gemm, gpu, line)]
+    if gemm.m <= _FEW_ROWS:
+        shapes = [*_clustered(gemm, gpu, line), *_small(gemm, gpu, line), *shapes]
     out: dict[Configuration, None] = {}
     for shape in shapes:
         knobs = {**_BASE, **shape, "programmatic": family.programmatic}
@@ -89,6 +95,47 @@ def _large(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
     yield {"bm": 128, "bn": 192, "bk": line, "schedule": "cooperative", "stream": 1}
     yield {"bm": 128, "bn": 128, "bk": line, "schedule": "cooperative", "blocks": 2, "store": "shared"}
     yield {"bm": 64, "bn": 128, "bk": 2 * line, "schedule": "cooperative", "warpgroups": 1, "splits": 2}
+
+
+def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
+    """Few rows: wide tiles whose K a cluster shares, where an SM then takes in less for the same work.
+
+    Of each size of cluster, with operands swapped and not, the tile that does best; the cheapest first.
+    """
+    best: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for swap in (0, 1):
+        parts = (-(-gemm.m // 8) * 8, -(-gemm.m // 16) * 8)
+        for height, widest in ((64, 256), (128, 256), (192, 200), (256, 192)):
+            for width in parts if swap else range(16, widest + 1, 8):
+                for blocks in (1, 2, 4, 8):
+                    found = (_intake(gemm, gpu, (line, height, width), blocks, swap), height, width)
+                    if width <= widest:
+                        best[swap, blocks] = min(best.get((swap, blocks), found), found)
+    whole = min(best.pop((swap, 1))[0] for swap in (0, 1))
+    for (swap, blocks), (cost, height, width) in sorted(best.items(), key=lambda item: item[1]):
+        if cost < whole:
+            yield {
+                "bm": height, "bn": width, "bk": line, "warpgroups": height // 64 if height < 256 else 2, "swap": swap,
+                "schedule": "cooperative", "cluster": f"1x1x{blocks}", "store": "direct", "persistent": 0, "group": 1,
+                "hints": "stream_b" if gemm.m <= (width if swap else height) else "none",
+            }  # fmt: skip
+
+
+def _intake(gemm: Gemm, gpu: Gpu, tile: tuple[int, int, int], blocks: int, swap: int) -> float:
+    """Bytes that the busiest SM takes in: operands and, fp32 both ways, sums of ``blocks`` that share a tile's K.
+
+    A little more where the larger operand is read more than once; infinite where most of a tile is idle.
+    """
+    p, q = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    line, height, width = tile
+    if (height >= 2 * p and height > 64) or (width >= 2 * q and width > 8):
+        return math.inf
+    down, across = -(-p // height), -(-q // width)
+    usable = gpu.sms if blocks <= 2 else max(1, gpu.sms // 16 * 16)  # clusters lie in a GPC, of mostly 16 SMs
+    turns = -(-(down * across * blocks) // usable)
+    depth = -(-gemm.k // (line * blocks)) * line
+    taken = (height + width) * depth * gemm.a.bytes + (8.0 * height * width if blocks > 1 else 0.0)
+    return turns * taken * (1 + 0.03 * (across if swap else down))
 
 
 def _small(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:

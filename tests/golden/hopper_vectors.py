@@ -1,7 +1,7 @@
 """The cases of Hopper's golden vectors, and what they should give, worked out in NumPy from the PTX ISA alone.
 
 Shared by the recorder (an H200) and the test (the emulator): layouts of swizzled tiles, "Swizzling modes" of tensors,
-"Matrix descriptor" and "Register fragments" of wgmma, "stmatrix".
+"Matrix descriptor" and "Register fragments" of wgmma, "stmatrix", "mapa".
 """
 
 from __future__ import annotations
@@ -236,7 +236,15 @@ def _epilogues() -> list[Case]:
     return out
 
 
+def _peers() -> list[Case]:
+    size = 4096
+    inputs = np.random.default_rng([SEED, 3]).integers(0, 256, (4, size), dtype=np.uint8)
+    wanted = np.stack([inputs[(rank + j) % 4] for rank in range(4) for j in range(4)])
+    arrays = {"in": inputs, "out": np.zeros((16, size), np.uint8)}
+    return [Case("lds_cluster", "golden_lds_cluster", 96, arrays, "out", wanted, (size,), size, cluster=4)]
+
+
 def cases() -> list[Case]:
     """All cases, always the same."""
-    groups: tuple[Callable[[], list[Case]], ...] = (_loads, _stores, _products, _epilogues)
+    groups: tuple[Callable[[], list[Case]], ...] = (_loads, _stores, _products, _epilogues, _peers)
     return [case for group in groups for case in group()]

@@ -95,6 +95,45 @@ def test_ranks_count_along_x_first(library: Path, out: Buffer, schedule: Schedul
     np.testing.assert_array_equal(found[:8], [0, 1, 0, 1, 2, 3, 2, 3])
 
 
+@EVERY
+def test_blocks_of_a_cluster_read_each_other_s_shared_memory(library: Path, out: Buffer, schedule: Schedule) -> None:
+    found = run(library, "read_peer", out, schedule, -1, 0, 1, 1, threads=32, grid=(2, 1, 1), cluster=(2, 1, 1))
+    np.testing.assert_array_equal(found[:64], [11] * 32 + [1] * 32)
+    found = run(library, "read_peer", out, schedule, 1, 0, 1, 1, threads=32, grid=(2, 1, 1), cluster=(2, 1, 1))
+    np.testing.assert_array_equal(found[:64], [11] * 64)  # its own, too
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "words"),
+    [
+        ((-1, 0, 0, 1), "race", r"(wrote|read) in line \d+, with no barrier between"),
+        (
+            (-1, 0, 2, 1),
+            "race",
+            r"reads byte \d+ of shared memory of block \d of the cluster, which thread \d+ of block",
+        ),
+        ((-1, 0, 3, 1), "race", "with no barrier between"),
+        ((-1, 0, 1, 0), "protocol", r"lds_cluster in line \d+ reads from block \d of the cluster, which has ended"),
+        ((-1, 0, 1, 2), "race", r"writes byte \d+ of shared memory, which thread \d+ of block \d of the cluster read"),
+        ((2, 0, 1, 1), "invalid", r"lds_cluster in line \d+ names block 2 of a cluster of 2"),
+        ((-1, 1024, 1, 1), "out_of_bounds", r"line \d+ reads 16 bytes at byte 1024"),
+        ((-1, 8, 1, 1), "misaligned", "not a multiple of 16"),
+    ],
+)
+def test_a_mistake_in_reading_another_block_is_found(
+    library: Path, out: Buffer, numbers: tuple[int, ...], kind: str, words: str
+) -> None:
+    faults = []
+    for schedule in SCHEDULES:
+        try:
+            run(library, "read_peer", out, schedule, *numbers, threads=32, grid=(2, 1, 1), cluster=(2, 1, 1))
+        except EmulationFault as fault:
+            faults.append(fault)
+    assert faults
+    assert {fault.kind for fault in faults} <= {kind, "protocol"}
+    assert any(fault.kind == kind and re.search(words, str(fault)) for fault in faults), [str(f) for f in faults]
+
+
 def test_a_cluster_that_does_not_meet_is_a_deadlock(library: Path, out: Buffer) -> None:
     with pytest.raises(EmulationFault, match=r"the (cluster|block) barrier") as caught:
         run(library, "cluster_without_one", out, SCHEDULES[0], grid=(2, 1, 1), cluster=(2, 1, 1))

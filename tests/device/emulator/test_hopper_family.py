@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gemmtune.codegen.render import render
+from gemmtune.device.emulator import emulate as emulate_module
 from gemmtune.device.emulator.emulate import Run, emulate
 from gemmtune.device.emulator.launch import SCHEDULES
 from gemmtune.space.configuration import Configuration
@@ -137,6 +139,81 @@ def test_stream_k_gives_every_block_the_same(knobs: dict[str, int | str]) -> Non
     prove(Gemm(200, 136, 1000, epilogue="bias"), stream=1, persistent=1, **knobs)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("cluster", "swap"), [("1x1x2", 0), ("1x1x4", 1), ("1x1x8", 0)])
+def test_the_blocks_of_a_cluster_share_k(dtype: str, layout: str, cluster: str, swap: int) -> None:
+    problem = Gemm(104, 136, 1096, dtype=dtype, layout=layout)  # 18 k tiles, the last one ragged
+    prove(problem, cluster=cluster, swap=swap, bn=40 if swap else 72)
+
+
+@pytest.mark.parametrize(("epilogue", "out_dtype"), [("identity", "fp32"), ("alpha_beta", "fp16"), ("bias", "bf16")])
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize(("n", "ldd"), [(136, 136), (134, 136), (133, 135), (129, 132), (130, 130)])
+def test_a_cluster_stores_every_edge_epilogue_and_output_type(
+    epilogue: str, out_dtype: str, swap: int, n: int, ldd: int
+) -> None:
+    problem = Gemm(71, n, 520, epilogue=epilogue, out_dtype=out_dtype, ldd=ldd)
+    prove(problem, once(problem), cluster="1x1x4", swap=swap, bn=24)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"warpgroups": 2, "bm": 128, "bn": 112, "bk": 128, "stages": 2},
+        {"warpgroups": 1, "bm": 128, "raster": "columns"},
+        {"warpgroups": 3, "bm": 192, "bn": 64, "group": 4, "cluster": "1x1x4", "producer": 40},
+        {"warpgroups": 2, "bm": 256, "bn": 8, "swap": 1, "cluster": "1x1x8"},
+        {"warpgroups": 2, "bm": 128, "bn": 104, "swap": 1, "blocks": 2, "stages": 2, "bk": 128},
+    ],
+)
+def test_consumers_of_a_cluster_share_tiles_of_every_size(knobs: dict[str, int | str]) -> None:
+    prove(Gemm(200, 264, 1096, epilogue="bias"), **{"cluster": "1x1x2", **knobs})
+
+
+@pytest.mark.parametrize(("bk", "swap"), [(32, 0), (64, 1)])
+def test_a_cluster_shares_the_k_of_tf32(bk: int, swap: int) -> None:
+    prove(Gemm(104, 72, 548, dtype="tf32"), bk=bk, swap=swap, bn=32, cluster="1x1x4")
+
+
+@pytest.mark.parametrize("m", [1, 8, 33])
+def test_a_cluster_serves_a_small_m(m: int) -> None:
+    prove(Gemm(m, 200, 1032), swap=1, bn=16, stages=4, cluster="1x1x8", hints="stream_b")
+
+
+def test_what_a_cluster_adds_up_is_the_same_under_every_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = vars(emulate_module)["_Attempt"]
+    compare, outputs = vars(attempt)["_compare"], set()
+
+    def kept(self: Any, operands: Any, launched: Any) -> Any:
+        outputs.add(operands.buffers["d"].view(np.dtype(np.uint8)).tobytes())
+        return compare(self, operands, launched)
+
+    monkeypatch.setattr(attempt, "_compare", kept)
+    problem = Gemm(72, 136, 1096, out_dtype="fp32", ldd=144)
+    for schedule in SCHEDULES:
+        prove(problem, [Run(problem.m, schedule, 1.0)], cluster="1x1x4")
+    assert len(outputs) == 1
+
+
+def test_a_seeded_sample_of_clusters_that_share_k() -> None:
+    rng = np.random.default_rng(8)
+    problems = [
+        Gemm(130, 104, 1160, dtype="fp16", layout="tn", epilogue="bias", lda=136),
+        Gemm(64, 200, 808, dtype="tf32", out_dtype="bf16"),
+        Gemm(33, 264, 2056, layout="nn", epilogue="alpha_beta", out_dtype="fp32"),
+        Gemm(100, 400, 1032, layout="tt", lda=104),
+    ]
+    h200 = gpu("h200")
+    for problem in problems:
+        space = Space(problem, h200, [HOPPER])
+        places = (int(i) for i in rng.permutation(len(space))[:4000])
+        shared = [place for place in places if space[place]["cluster"].count("x") == 2]
+        assert len(shared) >= 4
+        for place in shared[:4]:
+            prove(problem, [Run(problem.m, SCHEDULES[place % 3], 0.5)], **space[place])
+
+
 @pytest.mark.parametrize("sms", [1, 2, 3, 5, 7, 11, 24])
 def test_stream_k_cuts_tiles_between_any_number_of_blocks(sms: int) -> None:
     problem = Gemm(200, 136, 520)  # 12 tiles of 9 k tiles
@@ -144,10 +221,11 @@ def test_stream_k_cuts_tiles_between_any_number_of_blocks(sms: int) -> None:
 
 
 def test_dependent_launches_compute_the_same() -> None:
-    problem = Gemm(104, 136, 200)
-    configuration = Configuration.of("hopper_programmatic", {**SMALL, "programmatic": 1})
-    source = render(problem, configuration)
-    assert emulate(source.text, source.recipe, problem, runs=once(problem)).verification.passed
+    problem = Gemm(104, 136, 264)
+    for knobs in ({}, {"cluster": "1x1x2"}):
+        configuration = Configuration.of("hopper_programmatic", {**SMALL, "programmatic": 1, **knobs})
+        source = render(problem, configuration)
+        assert emulate(source.text, source.recipe, problem, runs=once(problem)).verification.passed
 
 
 @pytest.mark.parametrize(("lda", "ldb", "ldd"), [(96, 104, 80), (88, 88, 75)])

@@ -21,6 +21,7 @@ PAIR: dict[str, int | str] = {"cluster": "2x1"}
 PINGPONG: dict[str, int | str] = {"schedule": "pingpong", "warpgroups": 2}
 COOPERATIVE: dict[str, int | str] = {"warpgroups": 2, "bm": 128}
 SPLIT: dict[str, int | str] = {"splits": 3, "store": "direct"}
+GATHER: dict[str, int | str] = {"cluster": "1x1x4", "store": "direct", "persistent": 0, "warpgroups": 2, "bm": 128}
 
 
 def kernel(knobs: dict[str, int | str]) -> KernelSource:
@@ -36,7 +37,7 @@ def proved(text: str, source: KernelSource) -> Emulation:
     return found
 
 
-@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT])
+@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT, GATHER])
 def test_whole_kernels_pass(knobs: dict[str, int | str]) -> None:
     source = kernel(knobs)
     assert proved(source.text, source).fault == ""
@@ -47,6 +48,7 @@ IN_LOOP = "if (tile > first) release(previous, lane);"
 AT_END = "hw::wgmma_wait<0>();\n    release(previous, lane);"
 EXPECT = "hw::mbarrier_expect(full, STAGE_BYTES);"
 NEXT_STAGE = "if (++stage == STAGES) stage = 0, phase ^= 1;"
+BEFORE_SUMS = "hw::cluster_sync();\n      add_up"
 MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "the producer waits for the wrong parity": ({}, [("u32 phase = 1;", "u32 phase = 0;")]),
     "consumers wait for the wrong parity": ({}, [("  u32 phase = 0;\n", "  u32 phase = 1;\n")]),
@@ -76,6 +78,26 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "consumers meet at one barrier": (COOPERATIVE, [("hw::named_barrier(1 + consumer,", "hw::named_barrier(1,")]),
     "sums are not fenced": (SPLIT, [("hw::fence_device();  // the sums before the count", "")]),
     "the count is not fenced": (SPLIT, [("hw::fence_device();  // the count before", "//")]),
+    "sums are read before the cluster has met": (
+        GATHER,
+        [(BEFORE_SUMS, "add_up"), ("hw::cluster_sync();  // as the consumers do", "")],
+    ),
+    "the barrier before sums are read orders nothing": (
+        GATHER,
+        [
+            (
+                BEFORE_SUMS,
+                BEFORE_SUMS.replace("hw::cluster_sync();", "hw::cluster_arrive_relaxed(), hw::cluster_wait();"),
+            )
+        ],
+    ),
+    "a block ends while its sums are read": (GATHER, [("  hw::cluster_arrive_relaxed();\n  hw::cluster_wait();", "")]),
+    "sums overwrite what wgmma still reads": (GATHER, [("hw::named_barrier(1, CONSUMERS * 128);", "")]),
+    "a block's sums are left out": (GATHER, [("i < CK; i++) parts", "i < CK - 1; i++) parts")]),
+    "a block's sums are added twice": (GATHER, [("(rank + i) % CK", "(rank + i / 2) % CK")]),
+    "sums of a block that is none": (GATHER, [("(rank + i) % CK", "rank + i")]),
+    "both consumers leave their sums in one place": (GATHER, [("p = consumer * (BLOCKS_P * 64) +", "p =")]),
+    "blocks share out k tiles that overlap": (GATHER, [("K_TILES * (k_rank + 1) / CK", "K_TILES * (k_rank + 2) / CK")]),
     "a part too few is added": (SPLIT, [("!= work.parts - 1", "!= work.parts - 2")]),
 }
 

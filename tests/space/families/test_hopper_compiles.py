@@ -66,9 +66,28 @@ def test_every_kind_of_kernel_stays_in_registers(knobs: dict[str, int | str]) ->
 
 
 @pytest.mark.parametrize(
+    ("problem", "knobs"),
+    [
+        (Gemm(128, 7168, 4096), {"bn": 112, "stages": 6}),
+        (Gemm(128, 2112, 7168, epilogue="bias"), {"bn": 72, "stages": 8, "cluster": "1x1x4"}),
+        (Gemm(128, 7168, 4096, out_dtype="fp32"), {"bn": 256, "stages": 4, "cluster": "1x1x4"}),
+        (Gemm(64, 7168, 4096, epilogue="alpha_beta"), {"bn": 64, "swap": 1, "stages": 4, "blocks": 2}),
+        (Gemm(128, 7168, 4096), {"bm": 192, "bn": 128, "swap": 1, "warpgroups": 3, "stages": 5, "cluster": "1x1x8"}),
+        (Gemm(64, 7168, 4096, layout="tn"), {"bm": 64, "bn": 112, "warpgroups": 1, "blocks": 2, "stages": 4}),
+    ],
+)
+def test_clusters_that_share_k_stay_in_registers(problem: Gemm, knobs: dict[str, int | str]) -> None:
+    base = {"group": 1, "cluster": "1x1x2", "store": "direct", "persistent": 0}
+    configuration = Configuration.of("hopper", {**BASE, **base, **knobs})
+    assert HOPPER.why_invalid(problem, configuration, H200) == []
+    compiled(problem, configuration)
+
+
+@pytest.mark.parametrize(
     "problem",
     [
         Gemm(4096, 7168, 2048),
+        Gemm(128, 7168, 4096),
         Gemm(64, 2112, 7168, dtype="fp16"),
         Gemm(16, 4096, 4096, out_dtype="fp32"),
         Gemm(4096, 4096, 4096, dtype="tf32"),

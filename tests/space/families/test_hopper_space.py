@@ -172,6 +172,43 @@ def test_starting_points_of_a_small_m_include_swapped_operands() -> None:
     assert all(c["swap"] == 0 for c in HOPPER.starting_points(LARGE, H200))
 
 
+@pytest.mark.parametrize(
+    ("problem", "wanted"),
+    [
+        (Gemm(128, 7168, 4096), {("1x1x2", 0, 128, 112), ("1x1x2", 1, 128, 128), ("1x1x4", 0, 128, 224)}),
+        (Gemm(128, 2112, 7168), {("1x1x4", 0, 128, 72)}),
+        (DECODE, {("1x1x4", 0, 64, 72), ("1x1x4", 1, 128, 64)}),
+        (Gemm(16, 4096, 4096), {("1x1x4", 1, 128, 16)}),
+    ],
+)
+def test_few_rows_begin_with_clusters_that_fill_the_gpu_once(problem: Gemm, wanted: set[tuple[int | str, ...]]) -> None:
+    first = HOPPER.starting_points(problem, H200)[:6]
+    assert wanted <= {(c["cluster"], c["swap"], c["bm"], c["bn"]) for c in first}
+    for c in first[:3]:
+        v = HOPPER.bind(problem, c, H200)
+        assert 0.6 * H200.sms < v["tiles"] * v["ck"] <= H200.sms
+
+
+def test_rows_enough_for_whole_tiles_begin_without_clusters() -> None:
+    for problem in (Gemm(128, 24576, 1536), LARGE):
+        assert all(c["cluster"] in ("1x1", "2x1", "1x2") for c in HOPPER.starting_points(problem, H200))
+
+
+def test_a_cluster_adds_up_without_a_workspace() -> None:
+    configuration = changed(cluster="1x1x4", bn=112, stages=6, store="direct", persistent=0, group=1)
+    problem = Gemm(128, 7168, 4096)
+    recipe = render(problem, configuration, HOPPER).recipe
+    assert recipe.cluster == (4, 1, 1)
+    assert (recipe.grid_size(problem.environment()), recipe.workspace, recipe.counters) == ((256, 1, 1), "0", "0")
+    through_l2 = changed(cluster="1x1", splits=4, bn=112, stages=6, store="direct", persistent=0, group=1)
+    traits = [HOPPER.traits(problem, c, H200) for c in (configuration, through_l2)]
+    assert [(t.splits, t.gathered) for t in traits] == [(4, 4), (4, 1)]
+    costs = [estimate(problem, c, HOPPER, H200) for c in (configuration, through_l2)]
+    assert costs[0].blocks == costs[1].blocks
+    assert costs[0].us < costs[1].us
+    assert costs[0].l2_us < costs[1].l2_us
+
+
 def members(problem: Gemm, count: int) -> list[Configuration]:
     space = Space(problem, H200, [HOPPER])
     return [space[int(i)] for i in np.random.default_rng(7).integers(len(space), size=count)]

@@ -86,3 +86,21 @@ KERNEL cluster_without_one(float* out) {
   else
     hw::cluster_sync();
 }
+// A block of a cluster reads what another left, after a barrier of the cluster that orders it, orders nothing, or is
+// none; and the blocks meet again before they end, or do not.
+KERNEL read_peer(float* out, int cta, int offset, int before, int after) {
+  HW_SHARED(raw);
+  hw::Quad* quads = reinterpret_cast<hw::Quad*>(raw);
+  const int t = threadIdx.x, rank = (int)hw::cluster_rank();
+  hw::sts(quads + t, hw::Quad{ {(float)rank, (float)t, 0.f, 1.f} });
+  if (before == 1) hw::cluster_sync();
+  if (before == 2) hw::cluster_arrive_relaxed(), hw::cluster_wait();
+  if (before == 3) hw::sync_block();
+  const hw::Quad q = hw::lds_cluster(reinterpret_cast<const hw::Quad*>(raw + t % 32 * 16 + offset), cta < 0 ? rank ^ 1 : cta);
+  hw::stg(out + rank * 32 + t % 32, 10 * q.v[0] + q.v[3]);
+  if (after == 1) hw::cluster_arrive_relaxed(), hw::cluster_wait();
+  if (after == 2) {
+    if (rank == 1) hw::sts(quads + t, hw::Quad{ {0.f, 0.f, 0.f, 0.f} });
+    hw::cluster_sync();
+  }
+}
