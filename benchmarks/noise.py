@@ -1,4 +1,4 @@
-"""A/A: ``python benchmarks/noise.py OUT.json [--device cuda:0] [--pairs 210] [--trials 60]``, some two minutes.
+"""A/A: ``python benchmarks/noise.py OUT.json [--device cuda:0] [--pairs 220] [--trials 60]``, some two minutes.
 
 Times one kernel against itself and counts the differences that the finals would see; then runs one study twice, in
 histories of its own each, and compares the winners' ratios to the baseline. Exit code 1 where a bar is missed.
@@ -22,7 +22,7 @@ from gemmtune.space.gemm import Gemm
 
 RATE_BAR, AGREEMENT_BAR = 0.02, 0.01
 PROTOCOL = (
-    "Races of 7 copies of one kernel, each loaded and captured on its own, as finalists are timed (sustained, cold "
+    "Races of 11 copies of one kernel, each loaded and captured on its own, as finalists are timed (sustained, cold "
     "cache); a pair is a false difference where its ratio is off 1 by more than the threshold and the 95 % intervals "
     "of its copies do not meet. Then one study twice with the same seed, each in a fresh history."
 )
@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--pairs", type=int, default=210)
+    parser.add_argument("--pairs", type=int, default=220)
     parser.add_argument("--trials", type=int, default=60)
     options = parser.parse_args()
     problem = Gemm(4096, 4096, 4096, "bf16")

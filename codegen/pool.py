@@ -24,6 +24,8 @@ from gemmtune.space.settings import check_count, check_seconds
 
 TIMEOUT = 60.0
 """Seconds one compile may take by default: a kernel takes 0.1-4 s, and one that takes this long is no use."""
+SPARING = 8
+"""CPUs from which on compiling does not take all of them."""
 LEAST_MEMORY = 2 << 30
 """Bytes a compile process may always allocate by default; one kernel takes 0.1-0.4 GB."""
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -44,7 +46,7 @@ class CompilePool:
     """Compiles kernels in processes of their own.
 
     Args:
-        workers: processes at most; by default one for each CPU this process may use. They start when needed.
+        workers: processes at most; by default :func:`default_workers`. They start when needed.
         cache: shared by all of them; None for none.
         timeout: seconds one compile may take, the start of its process included.
         memory: bytes of data each process may allocate; by default :func:`memory_share`.
@@ -62,7 +64,7 @@ class CompilePool:
         memory: int | None = None,
         compiler: str = "gemmtune.codegen.pool:compile_in_child",
     ) -> None:
-        self.workers = available_cpus() if workers is None else workers
+        self.workers = default_workers() if workers is None else workers
         check_count("workers", self.workers)
         check_seconds("compile timeout", timeout)
         self.timeout = timeout
@@ -213,6 +215,12 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def default_workers() -> int:
+    """One for each CPU; of eight or more, two are left to the study and to the process that drives the GPU."""
+    cpus = available_cpus()
+    return cpus if cpus < SPARING else cpus - 2
 
 
 def memory_share(workers: int) -> int:

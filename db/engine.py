@@ -134,14 +134,18 @@ def _connect_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 class _Transactions:
-    """Begins and commits SQLite's transactions, with patience where they write."""
+    """Begins and commits SQLite's transactions, with patience where they write; where they read, SQLite waits."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
 
     def begin(self, connection: Connection) -> None:
-        if connection.get_execution_options().get(WRITE):
-            self._patience.run(driver_connection(connection), "BEGIN IMMEDIATE")
+        raw, writes = driver_connection(connection), bool(connection.get_execution_options().get(WRITE))
+        if connection.info.get(WRITE) is not writes:  # asked once for each change: it costs as much as a statement
+            raw.execute(f"PRAGMA busy_timeout = {0 if writes else round(self._patience.timeout * 1000)}")
+            connection.info[WRITE] = writes
+        if writes:
+            self._patience.run(raw, "BEGIN IMMEDIATE")
         else:
             connection.exec_driver_sql("BEGIN")
 

@@ -34,16 +34,11 @@ class Patience:
     def run(self, connection: sqlite3.Connection, statement: str) -> None:
         """Execute ``statement``, again and again while it fails for a lock and there is time.
 
+        SQLite itself must not wait: the connection's ``busy_timeout`` is 0.
+
         Raises:
             sqlalchemy.exc.DBAPIError: the lock was not released in time, or the statement fails for another reason.
         """
-        connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            self._wait(connection, statement)
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {round(self.timeout * 1000)}")
-
-    def _wait(self, connection: sqlite3.Connection, statement: str) -> None:
         began, pause, told = self.clock(), _FIRST, False
         while True:
             try:

@@ -86,4 +86,7 @@ def _migrate(connection: Connection, version: str | None) -> None:
 def _use_wal(engine: Engine, timeout: float) -> None:
     """Switch a SQLite file to WAL for good (a file system that cannot do it keeps the rollback journal)."""
     with engine.connect() as connection:
-        Patience(where(engine.url), timeout).run(driver_connection(connection), "PRAGMA journal_mode = WAL")
+        raw = driver_connection(connection)
+        raw.execute("PRAGMA busy_timeout = 0")
+        connection.info[WRITE] = True
+        Patience(where(engine.url), timeout).run(raw, "PRAGMA journal_mode = WAL")

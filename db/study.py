@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
@@ -33,7 +33,10 @@ _ONE = select(_trial.configuration, _trial.started).where(
     _trial.id == bindparam("trial"), _trial.study_id == bindparam("study"), _trial.state == bindparam("state")
 )
 _LAST_MEASURED = select(func.max(m.Measurement.measured)).where(m.Measurement.trial_id == bindparam("trial"))
-_CLAIM, _FINISH = insert(_TRIAL), update(_TRIAL).where(_trial.id == bindparam("trial"))
+_CLAIM = insert(_TRIAL)
+_FINISH = update(_TRIAL).where(
+    _trial.id == bindparam("trial"), _trial.study_id == bindparam("study"), _trial.state == bindparam("claimed")
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Study:
     uuid: str
     parent_id: int | None
     resumed: bool
+    _held: dict[int, tuple[str, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Configuration and start of what was claimed through this handle."""
 
     def trials(self) -> list[TrialRecord]:
         """The finished trials in order of their number, each number and each configuration once.
@@ -89,20 +94,20 @@ class Study:
         Raises:
             DatabaseError: as :meth:`claim`; then none of them is reserved.
         """
-        owner = this_process()
+        owner, started = this_process(), self.history.now()
         common = {
             "study_id": self.id,
             "state": CLAIMED,
             "detail": "",
             "pattern": "",
             "seconds": {},
-            "started": self.history.now(),
+            "started": started,
             "final": False,
             "owner_host": owner.host,
             "owner_pid": owner.pid,
             "owner_token": owner.token,
         }
-        claimed = []
+        claimed: dict[int, tuple[str, float]] = {}
         with self.history.transaction() as connection:
             if connection.dialect.name not in ("sqlite", "postgresql"):
                 # Where writers are not one after another anyway, the study's row orders the claims of a study.
@@ -123,8 +128,9 @@ class Study:
                     "configuration_key": configuration.key,
                 }
                 (trial_id,) = connection.execute(_CLAIM, row).inserted_primary_key or (0,)
-                claimed.append(int(trial_id))
-        return claimed
+                claimed[int(trial_id)] = str(configuration), started
+        self._held.update(claimed)
+        return list(claimed)
 
     def _conflict(self, trial: Any, number: int) -> str:
         what = (
@@ -148,17 +154,18 @@ class Study:
         if timed:
             self._check_kind(timed)
         with self.history.transaction() as connection:
-            claimed = connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": CLAIMED}).first()
+            claimed = self._held.get(trial_id)
             if claimed is None:
-                raise DatabaseError(
-                    f"Trial {trial_id} of study {self.id} is not claimed: it is finished, or another process released "
-                    f"the claim; let one process own a study."
-                )
+                found = connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": CLAIMED}).first()
+                claimed = (found.configuration, found.started) if found else ("", 0.0)
+            configuration, started = claimed
             # A clock that was set back must not end a trial before it began.
-            finished = max(self.history.now(), claimed.started)
-            kernel_id = store.add_kernel(connection, result.kernel, claimed.configuration) if result.kernel else None
+            finished = max(self.history.now(), started)
+            kernel_id = store.add_kernel(connection, result.kernel, configuration) if result.kernel else None
             row = {
                 "trial": trial_id,
+                "study": self.id,
+                "claimed": CLAIMED,
                 "state": DONE,
                 "kernel_id": kernel_id,
                 "outcome": str(result.outcome),
@@ -171,11 +178,16 @@ class Study:
                 "owner_pid": None,
                 "owner_token": None,
             }
-            connection.execute(_FINISH, row)
+            if connection.execute(_FINISH, row).rowcount != 1:
+                raise DatabaseError(
+                    f"Trial {trial_id} of study {self.id} is not claimed: it is finished, or another process released "
+                    f"the claim; let one process own a study."
+                )
             if proof:
                 store.add_verification(connection, trial_id, proof)
             if timed:
                 store.add_measurement(connection, trial_id, timed, final=False, measured=finished)
+        self._held.pop(trial_id, None)
 
     def add_measurement(self, trial_id: int, measurement: MeasurementData, *, final: bool = True) -> None:
         """Append a measurement to a finished trial; the latest final one counts from now on.

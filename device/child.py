@@ -30,8 +30,7 @@ class Engine(Protocol):
     so many requests in any case. ``announce``: set by the child; to be called with the name of each stage of a job
     (:data:`gemmtune.device.base.Stage`) as it begins. ``probe(reference)``: runs a known kernel and returns a
     :class:`gemmtune.device.probe.Health`; asked of every child that replaces another and, where ``probe_first`` is
-    true, of the first one too, whose time is the later ones' reference. ``idle() -> bool``: called over and over while
-    no request has come, until it answers False; some milliseconds of work to keep a device in its state.
+    true, of the first one too, whose time is the later ones' reference.
     """
 
     def run(self, job: Job) -> Report:
@@ -83,12 +82,9 @@ def _volunteer() -> None:
 def _serve(pipe: Connection, engine: Engine) -> bool:
     """Answer until the parent is gone or this process is to be replaced; whether a job left it unusable."""
     limit = getattr(engine, "renew_after", None)
-    idle = getattr(engine, "idle", None)
     served = 0
     while True:
         try:
-            while idle is not None and not pipe.poll(0) and idle():
-                pass
             method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
         except (EOFError, OSError):  # the parent closed the pipe, or is gone
             return False

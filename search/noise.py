@@ -30,8 +30,8 @@ from gemmtune.space.space import Space
 
 KNOWN = 8
 """Kernels among which the one to time is chosen."""
-COPIES = 7
-"""Kernels of a race: 7 copies make 21 pairs."""
+COPIES = 11
+"""Kernels of a race: 11 copies make 55 pairs."""
 THRESHOLD = 0.005
 """Differences up to this are of no interest, real or not."""
 RACE_LIMIT = 120.0
@@ -88,7 +88,7 @@ class Noise:
 def measure_noise(
     device: Device,
     problem: Problem | None = None,
-    pairs: int = 210,
+    pairs: int = 220,
     progress: Callable[[int, int], None] | None = None,
     *,
     kernel: CompiledKernel | None = None,

@@ -117,7 +117,7 @@ def tune(
         history: the history or where it is; by default the user's own.
         regime: ``sustained`` or ``burst``.
         cache: ``cold`` or ``warm``.
-        workers: compile processes; by default one a CPU.
+        workers: compile processes; by default one a CPU (of eight or more, all but two).
         compile_timeout: seconds that one kernel may take to compile.
         observer: is told how it goes.
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
-from gemmtune.device.base import Cache
+from gemmtune.device.base import Cache, Regime
 from gemmtune.device.baselines import Baseline, baseline_for
 from gemmtune.device.cuda.operands import Copies, Operands, copies_for
 from gemmtune.device.cuda.proof import Prover
+from gemmtune.device.cuda.settled import Settled
 from gemmtune.device.cuda.timing import Replay, Stopwatch, launches_for
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.scratch import StreamScratch
@@ -29,8 +30,11 @@ class Bench:
         self._stream = stream
         self.operands = Operands(problem)
         self.prover = Prover(self.operands, gpu)
-        self.warm = False
-        """Whether the GPU has been brought to its steady state for this problem."""
+        self.warm: set[Regime] = set()
+        """The regimes in which the GPU has been brought to its steady state for this problem."""
+        self.capped = False
+        """Whether it has reached its power cap, in the sustained regime."""
+        self.settled = Settled()
         self._scratch = StreamScratch(stream.ptr, limit=2**34)
         self._env = {**problem.environment(), **self.operands.scalars}
         self._baselines: dict[tuple[Cache, bool], Replay] = {}

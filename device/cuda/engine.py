@@ -11,11 +11,9 @@ from itertools import groupby
 from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
 from gemmtune.device.cuda.contest import Contest
-from gemmtune.device.cuda.heater import Heater
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
 from gemmtune.device.cuda.sanity import Probe
-from gemmtune.device.cuda.settled import Settled
 from gemmtune.device.cuda.timing import (
     BEATEN,
     FAR,
@@ -44,12 +42,12 @@ STEADY_SECONDS = 0.5
 REWARM_SECONDS = 0.01
 IDLE_SECONDS = 2.0
 """A pause after which the card has cooled."""
+SAMPLES = 4
+"""Samples before anything is said of a ratio."""
 SLOWEST = 3.0
 """First launches this many times slower than the best end a trial."""
-CONTENDER = 0.95
+BEHIND = 0.9
 """A trial whose ratio surely lies below this fraction of the best one's is not timed any finer than to say so."""
-GLANCE = 4
-"""Samples beside the baseline after which that is asked; at the power cap contenders then run alone, to settle."""
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -77,16 +75,12 @@ class CudaEngine:
         self._monitor = monitor(index)
         self._bench: Bench | None = None
         self._busy_until = 0.0
-        self._heater = Heater(self._stream)
-        self._settled = Settled()
         self.announce: Callable[[str], None] = lambda stage: None
         load_helpers()  # compiling them may take a second, which the first trial need not wait for
 
     def run(self, job: Job) -> Report:
         """Prove and time one kernel."""
         seconds: dict[str, float] = {}
-        if job.regime != "sustained":
-            self._heater.put_out()
         with self._stream:
             return replace(self._survive(lambda: self._run(job, seconds)), seconds=seconds)
 
@@ -101,10 +95,6 @@ class CudaEngine:
     def probe(self, reference: float | None) -> Health:
         """Run the known kernel, in its known time in microseconds where there is one."""
         return Probe(self._stream).check(reference)
-
-    def idle(self) -> bool:
-        """Keep the card in the state of the last trial for some milliseconds; False where that is not wanted."""
-        return self._heater.beat()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -144,28 +134,27 @@ class CudaEngine:
         baseline, baseline_us = self._baseline(bench, job, watch)
         us = estimate(calls, watch, 3 if first < 10_000 else 1)
         ours = Series(Replay("kernel", calls, launches_for(us, len(calls)), self._stream))
-        if job.effort == "final":
-            settle({ours: us, baseline: baseline_us})
-        self._warm(watch, bench, [ours.replay, baseline.replay])
+        self._warm(watch, bench, [ours.replay, baseline.replay], long=job.effort == "final")
 
         def below(fraction: float) -> bool:
-            if job.best_ratio is None or len(ours.samples) < GLANCE:
+            if job.best_ratio is None or len(ours.samples) < SAMPLES:
                 return False
             return median_interval(ratios(ours, baseline)).high < fraction * job.best_ratio
 
-        def settles() -> bool:
-            return watch.capped and len(ours.samples) >= GLANCE
-
         if job.effort == "final":
+            settle({ours: us, baseline: baseline_us}, capped=bench.capped)
             interleave(watch, baseline, [ours], FINAL, lambda: below(BEATEN))
+            measured = measurement(ours, baseline, watch)
+        elif bench.capped and job.regime == "sustained":
+            glance = bench.settled.glance(watch, ours, baseline)
+            measured = measurement(ours, baseline, watch)
+            if bench.settled.contends(glance):
+                measured = bench.settled.measure(watch, ours, us, baseline, baseline_us, glance)
         else:
-            interleave(watch, baseline, [ours], TRIAL, lambda: below(CONTENDER) or settles())
-        measured = measurement(ours, baseline, watch)
-        if job.effort == "trial" and settles() and not below(CONTENDER):
-            measured = self._settled.measure(watch, ours, us, baseline, baseline_us)
+            interleave(watch, baseline, [ours], TRIAL, lambda: below(BEHIND))
+            measured = measurement(ours, baseline, watch)
+        bench.capped |= watch.capped
         self._busy_until = time.perf_counter()
-        if job.regime == "sustained":
-            self._heater.light(baseline.replay)
         if job.verify and (wrong := bench.prover.recheck()):
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
             return Report(Outcome.WRONG, detail, verification)
@@ -220,6 +209,7 @@ class CudaEngine:
         bench, first = self._at(job.problem), next(iter(kernels))
         watch = Stopwatch(self._stream, job.regime, self._monitor)
         baseline, baseline_us = self._baseline(bench, job, watch)
+        self._warm(watch, bench, [baseline.replay], long=True)
         contest = Contest(bench, job, self._stream, watch)
         series: dict[int, Series] = {}
         near: dict[Series, float] = {}
@@ -232,8 +222,8 @@ class CudaEngine:
             if us <= FAR * baseline_us:
                 near[series[index]] = us
         near |= contest.us
-        settle({**near, baseline: baseline_us})
-        self._warm(watch, bench, [*(s.replay for s in near), baseline.replay])
+        settle({**near, baseline: baseline_us}, capped=bench.capped)
+        watch.warm([*(s.replay for s in near), baseline.replay], REWARM_SECONDS)
         interleave(watch, baseline, list(near), FINAL)
         for far in series.values():
             if far not in near:
@@ -258,15 +248,22 @@ class CudaEngine:
         return self._bench
 
     def _drop(self) -> None:
-        self._heater.put_out()
-        self._settled.forget()
         self._bench = None
         self._cupy.get_default_memory_pool().free_all_blocks()
 
-    def _warm(self, watch: Stopwatch, bench: Bench, replays: list[Replay]) -> None:
-        cool = not bench.warm or time.perf_counter() - self._busy_until > IDLE_SECONDS
-        watch.warm(replays, STEADY_SECONDS if cool else REWARM_SECONDS)
-        bench.warm = True
+    def _warm(self, watch: Stopwatch, bench: Bench, replays: list[Replay], *, long: bool) -> None:
+        """Bring the card to its steady state, where it is not there yet, and see whether that is the power cap.
+
+        A trial at the cap is timed on a rested card, and asks for none of it but the first time; ``long`` work does.
+        """
+        pause = time.perf_counter() - self._busy_until
+        if watch.regime not in bench.warm or (pause > IDLE_SECONDS and (long or not bench.capped)):
+            watch.warm(replays, STEADY_SECONDS)
+            bench.capped |= watch.capped
+            bench.settled.tire()
+        elif long or not bench.capped:
+            watch.warm(replays, REWARM_SECONDS)
+        bench.warm.add(watch.regime)
 
     @contextlib.contextmanager
     def _stage(self, seconds: dict[str, float], stage: Stage) -> Iterator[None]:

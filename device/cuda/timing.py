@@ -6,9 +6,8 @@ Graphs last about 2.5 ms, so that what starting one costs does not count.
 
 The SM clock follows the power drawn over the last tenths of a second, and kernels differ in what they draw: measured
 back to back, a frugal kernel lends its clock to a hungry one. What is timed for the record in the sustained regime
-therefore runs a while untimed before each sample (:func:`settle`), so that every kernel has the clock that its own
-power leaves, and a sample is long. Trials do the same in short, once and only where the power cap rules
-(:mod:`gemmtune.device.cuda.settled`).
+therefore runs a while untimed before each sample, so that every kernel has the clock that its own power leaves, and a
+sample is long (:func:`settle`); trials do so in short (:mod:`gemmtune.device.cuda.settled`).
 """
 
 from __future__ import annotations
@@ -45,12 +44,13 @@ THERMAL = frozenset({"thermal (software)", "thermal (hardware)"})
 """What says that the card ran too hot, in :mod:`gemmtune.device.cuda.nvml`'s words."""
 LEVELS_APART = 0.02
 """Relative distance between two levels of a ratio from which on its median is no answer: less is lost in the noise."""
-SETTLE, SPAN = 0.1, 0.2
-"""Seconds of untimed running before each sample that is for the record, and seconds that the sample takes.
+SETTLE, SPAN, FREE_SPAN = 0.1, 0.3, 0.05
+"""Seconds of untimed running before each sample that is for the record, and seconds that the sample takes, at the power
+cap; away from it a sample takes the last, and nothing runs before.
 
-With samples of 0.05 s in a fixed order, copies of one kernel on an H200 differed by up to 2.8 % (95 % of the pairs in
-``benchmarks/h200/noise.json``), the same places in the order quick in most races: the clock is thought to swing slowly
-at the power cap, and each sample to tell little but where in the swing it fell.
+The cap holds the power and lets the clock swing about its mean: means over 0.05 s of one kernel differed by 1.0 %
+(standard deviation), over 0.1 s by 0.9 %, 0.2 s 0.6 %, 0.5 s 0.2 % and 1 s 0.1 %, far less than if they were
+independent, so that one long sample tells more than many short ones.
 """
 FAR = 4.0
 """A kernel this many times slower than the baseline is timed apart: in between, it would let the card cool."""
@@ -121,15 +121,16 @@ TRIAL = Plan(6, 12, 0.12)
 FINAL = Plan(6, 40, 5.0)
 
 
-def settle(series: Mapping[Series, float]) -> None:
+def settle(series: Mapping[Series, float], *, capped: bool) -> None:
     """Have each of ``series`` run untimed for :data:`SETTLE` before its samples, and make these :data:`SPAN` long.
 
-    Values are about what a launch takes, in microseconds.
+    Values are about what a launch takes, in microseconds. Not ``capped``: the clock stands still, and samples of
+    :data:`FREE_SPAN` will do.
     """
     for item, us in series.items():
         replay_us = max(us, 0.5) * item.replay.launches
-        item.lead = math.ceil(SETTLE * 1e6 / replay_us)
-        item.span = math.ceil(SPAN * 1e6 / replay_us)
+        item.lead = math.ceil(SETTLE * 1e6 / replay_us) if capped else 0
+        item.span = math.ceil((SPAN if capped else FREE_SPAN) * 1e6 / replay_us)
 
 
 class Stopwatch:
@@ -144,7 +145,7 @@ class Stopwatch:
 
     def __init__(self, stream: Any, regime: Regime, monitor: Monitor | None, seed: int = 0) -> None:
         self._stream = stream
-        self._regime = regime
+        self.regime: Regime = regime
         self._monitor = monitor
         self._rng = random.Random(seed)  # noqa: S311 - no secret
         self._events = [require_cupy().cuda.Event() for _ in range(2)]
@@ -168,7 +169,7 @@ class Stopwatch:
     @property
     def capped(self) -> bool:
         """Whether the power cap held the clock down at any reading; it is not asked in the burst regime."""
-        return self._regime == "sustained" and CAP in self._throttles
+        return self.regime == "sustained" and CAP in self._throttles
 
     def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
         """So many samples of ``item`` alone, in microseconds a launch, ``span`` seconds in all.
@@ -193,7 +194,7 @@ class Stopwatch:
 
     def warm(self, replays: Sequence[Replay], seconds: float) -> None:
         """Keep the GPU busy for about ``seconds``; in the burst regime, run each once."""
-        if self._regime == "burst":
+        if self.regime == "burst":
             seconds = 0.0
         for replay in replays:
             replay.launch(self._stream)
@@ -202,6 +203,7 @@ class Stopwatch:
         while time.perf_counter() < end:
             for replay in replays:
                 replay.launch(self._stream)
+            self._read_clock()
             self._stream.synchronize()
 
     def round(self, series: Sequence[Series]) -> None:
@@ -214,7 +216,7 @@ class Stopwatch:
         if len(there) > 2:
             self._rng.shuffle(there)
         order = [*there, *reversed(there)]
-        if self._regime == "burst":
+        if self.regime == "burst":
             for item in order:
                 self._stream.synchronize()
                 time.sleep(BURST_IDLE)

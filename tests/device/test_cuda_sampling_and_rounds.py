@@ -14,6 +14,7 @@ from gemmtune.device.cuda import timing
 from gemmtune.device.cuda.reference import GemmReference, affordable_flops
 from gemmtune.device.cuda.timing import (
     FINAL,
+    FREE_SPAN,
     SETTLE,
     SPAN,
     TRIAL,
@@ -116,12 +117,13 @@ def test_a_clear_loser_stops_at_once() -> None:
 def test_everything_settles_as_long_before_a_sample_and_is_timed_as_long(sizes: list[tuple[float, int]]) -> None:
     series = {Series(SimpleNamespace(launches=launches)): us for us, launches in sizes}  # type: ignore[arg-type]
     assert all((one.lead, one.span) == (0, 1) for one in series)
-    settle(series)
-    for one, us in series.items():
-        replay = us * one.replay.launches
-        for replays, seconds in ((one.lead, SETTLE), (one.span, SPAN)):
-            assert replays * replay >= seconds * 1e6 * (1 - 1e-9)
-            assert (replays - 1) * replay <= seconds * 1e6 * (1 + 1e-9)
+    for capped, lead, span in ((True, SETTLE, SPAN), (False, 0.0, FREE_SPAN)):
+        settle(series, capped=capped)
+        for one, us in series.items():
+            replay = us * one.replay.launches
+            for replays, seconds in ((one.lead, lead), (one.span, span)):
+                assert replays * replay >= seconds * 1e6 * (1 - 1e-9)
+                assert (replays - 1) * replay <= seconds * 1e6 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])

@@ -1,4 +1,4 @@
-"""How a trial is timed at the power cap: each at its own clock, the baseline's level shared by trials close in time."""
+"""How a trial is timed at the power cap: a glance on a rested card, and contenders alone, each at its own clock."""
 
 from __future__ import annotations
 
@@ -11,23 +11,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmtune.device.cuda import timing
-from gemmtune.device.cuda.settled import FRESH, LEAD, SAMPLES, SPAN, Settled
+from gemmtune.device.cuda.settled import BREATH, CONTENDER, FRESH, LEAD, REST, ROUNDS, SAMPLES, SPAN, Settled
 from gemmtune.device.cuda.timing import CAP, Series, Stopwatch
 
 
 class Watch:
-    """Knows what each thing takes alone, and who was asked."""
+    """Knows what each thing takes beside the baseline and alone, and who was asked."""
 
     clock_mhz, throttle = 1400.0, CAP
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.beside = {"kernel": 100.0, "cublas": 105.0}
         self.us = {"kernel": 100.0, "cublas": 110.0}
+
+    def round(self, items: list[Series]) -> None:
+        for item in items:
+            item.samples += [self.beside[item.replay.name]] * 2
 
     def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
         assert (lead, span, samples) == (LEAD, SPAN, SAMPLES)
         self.asked.append(item.replay.name)
         return [self.us[item.replay.name]] * samples
+
+
+class Clock:
+    """Passes only while somebody sleeps, or by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
 
 
 def series(name: str) -> Series:
@@ -36,28 +56,57 @@ def series(name: str) -> Series:
 
 
 def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_kept_while_fresh() -> None:
-    now = [0.0]
+    clock = Clock()
     watch: Any = Watch()
-    settled, kernel, baseline = Settled(lambda: now[0]), series("kernel"), series("cublas")
+    settled, kernel, baseline = Settled(clock, clock.sleep), series("kernel"), series("cublas")
 
     def measured() -> Any:
-        return settled.measure(watch, kernel, 100.0, baseline, 110.0)
+        return settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)
 
     found = measured()
     assert (found.us, found.baseline_us, found.throttle) == (100.0, 110.0, CAP)
     assert found.ratio == found.ratio_low == found.ratio_high == pytest.approx(1.1)
-    now[0] = FRESH
+    clock.now = FRESH
     watch.us["cublas"] = 120.0  # which nobody asks yet
     assert measured().ratio == pytest.approx(1.1)
     assert watch.asked == ["cublas", "kernel", "kernel"]
-    now[0] = FRESH + 1e-3
+    clock.now = FRESH + 1e-3
     assert measured().ratio == pytest.approx(1.2)
-    baseline = series("cublas")  # of another problem, say
+    baseline = series("cublas")  # another graph, of another cache state, say
     watch.us["cublas"] = 90.0
     assert measured().ratio == pytest.approx(0.9)
-    settled.forget()
-    watch.us["cublas"] = 50.0
-    assert measured().ratio == pytest.approx(0.5)
+
+
+def test_who_is_far_from_the_best_at_a_glance_is_no_contender_whatever_the_best_is_once_settled() -> None:
+    clock = Clock()
+    watch: Any = Watch()
+    settled = Settled(clock, clock.sleep)
+    assert settled.contends(0.1)  # of nobody else anything is known
+    settled.measure(watch, series("kernel"), 100.0, series("cublas"), 110.0, 0.8)
+    for glance in (0.7, 0.8, 0.9):
+        assert settled.contends(glance) is (glance >= 0.8 * CONTENDER)
+    watch.us["kernel"] = 120.0
+    settled.measure(watch, series("kernel"), 120.0, series("cublas"), 110.0, 1.2)  # not the best, for all its glance
+    assert settled.contends(0.8)
+    watch.us["kernel"] = 90.0
+    settled.measure(watch, series("kernel"), 90.0, series("cublas"), 110.0, 1.0)
+    assert not settled.contends(0.8)
+
+
+def test_a_glance_waits_until_the_card_is_rested() -> None:
+    clock = Clock()
+    watch: Any = Watch()
+    settled, kernel, baseline = Settled(clock, clock.sleep), series("kernel"), series("cublas")
+    assert settled.glance(watch, kernel, baseline) == pytest.approx(1.05)
+    assert len(kernel.samples) == len(baseline.samples) == 2 * ROUNDS
+    assert clock.slept == []
+    settled.glance(watch, series("kernel"), series("cublas"))
+    settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)
+    settled.glance(watch, series("kernel"), series("cublas"))
+    assert clock.slept == [pytest.approx(BREATH), pytest.approx(REST)]
+    clock.now += 1.0
+    settled.glance(watch, series("kernel"), series("cublas"))
+    assert len(clock.slept) == 2
 
 
 class Gpu:

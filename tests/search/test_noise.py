@@ -47,19 +47,19 @@ def kernel(problem, fake_device, monkeypatch, fake_pool):
     return good_kernel(problem, fake_device())
 
 
-def test_pairs_come_in_whole_races_of_seven_copies_proven_once(problem, kernel, fake_device):
+def test_pairs_come_in_whole_races_of_eleven_copies_proven_once(problem, kernel, fake_device):
     device, heard = Racing(fake_device, 0.0), []
     noise = measure_noise(device, problem, 200, lambda done, of: heard.append((done, of)), kernel=kernel)
-    assert (noise.pairs, noise.false_differences, noise.rate, noise.disturbed) == (210, 0, 0.0, 0)
+    assert (noise.pairs, noise.false_differences, noise.rate, noise.disturbed) == (220, 0, 0.0, 0)
     assert noise.spread == pytest.approx(0, abs=1e-12)
-    assert [len(jobs) for jobs in device.races] == [7] * 10
-    assert heard == [(21 * i, 210) for i in range(1, 11)]
-    assert [{job.verify for job in jobs} for jobs in device.races] == [{True}] + [{False}] * 9
+    assert [len(jobs) for jobs in device.races] == [11] * 4
+    assert heard == [(55 * i, 220) for i in range(1, 5)]
+    assert [{job.verify for job in jobs} for jobs in device.races] == [{True}] + [{False}] * 3
     assert {(j.effort, j.regime, j.cache) for jobs in device.races for j in jobs} == {("final", "sustained", "cold")}
     assert (noise.problem, noise.configuration) == (problem.key, str(kernel.configuration))
 
 
-@pytest.mark.parametrize(("pairs", "copies", "races"), [(1, 2, 1), (3, 3, 1), (4, 4, 1), (21, 7, 1), (22, 7, 2)])
+@pytest.mark.parametrize(("pairs", "copies", "races"), [(1, 2, 1), (3, 3, 1), (4, 4, 1), (55, 11, 1), (56, 11, 2)])
 def test_few_pairs_take_few_copies(pairs, copies, races, problem, kernel, fake_device):
     device = Racing(fake_device, 0.0)
     noise = measure_noise(device, problem, pairs, kernel=kernel)
@@ -114,11 +114,11 @@ UNSTABLE = Report(Outcome.UNSTABLE, "Two levels.")
 
 def test_a_disturbed_race_is_run_again_and_what_stays_disturbed_is_counted(problem, kernel, fake_device):
     once = Racing(fake_device, 0.0, spoil=lambda race, i: UNSTABLE if race == 1 and i < 3 else None)
-    noise = measure_noise(once, problem, 42, kernel=kernel)
-    assert (len(once.races), noise.pairs, noise.disturbed) == (3, 42, 0)
+    noise = measure_noise(once, problem, 110, kernel=kernel)
+    assert (len(once.races), noise.pairs, noise.disturbed) == (3, 110, 0)
     ever = Racing(fake_device, 0.0, spoil=lambda race, i: UNSTABLE if i == 0 else None)
-    noise = measure_noise(ever, problem, 42, kernel=kernel)
-    assert (len(ever.races), noise.pairs, noise.disturbed) == (4, 30, 2)
+    noise = measure_noise(ever, problem, 110, kernel=kernel)
+    assert (len(ever.races), noise.pairs, noise.disturbed) == (4, 90, 2)
     never = Racing(fake_device, 0.0, spoil=lambda race, i: UNSTABLE)
     with pytest.raises(LaunchError, match=r"Not one pair of copies of toy .* see what else runs"):
         measure_noise(never, problem, 42, kernel=kernel)

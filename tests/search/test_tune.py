@@ -116,7 +116,7 @@ def test_the_observer_hears_everything_in_order(problem, fake_device, history):
     assert heard == [
         ("started", 5, 0),
         *(("trial", i, i + 1, True, i + 1) for i in range(5)),
-        ("finals", 5),
+        ("finals", 4),
         ("finished", 5),
     ]
 

@@ -52,7 +52,10 @@ def tune(
     regime: options.Regime = "sustained",
     cache: options.Cache = "cold",
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Compile processes.  [default: one a CPU]")
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", help="Compile processes.  [default: one a CPU; of 8 or more, all but two]"
+        ),
     ] = None,
     compile_timeout: Annotated[
         str, typer.Option("--compile-timeout", metavar="TIME", help="Time one kernel may take to compile.")

@@ -138,7 +138,10 @@ def test_compile(pack: Pack, mode: str) -> None:
     wanted = torch.relu(layer(a))
     gt.optimize_(layer, pack)
     step = torch.compile(lambda x: torch.relu(layer(x)), fullgraph=True, mode=mode)
-    for _ in range(3):
+    for _ in range(3):  # as a training loop does: results of a step, gradients too, end with it
+        torch.compiler.cudagraph_mark_step_begin()
+        a.grad = None
+        layer.zero_grad(set_to_none=True)
         out = step(a)
         close(out, wanted)
         out.sum().backward()
