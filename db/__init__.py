@@ -1,6 +1,7 @@
 """The history: models, migrations, queries, export and merge."""
 
 from gemmtune.db.history import History
+from gemmtune.db.models import deflated
 from gemmtune.db.records import (
     ExportRecord,
     FailureGroup,
@@ -32,4 +33,5 @@ __all__ = [
     "FailureGroup",
     "ExportRecord",
     "MergeReport",
+    "deflated",
 ]

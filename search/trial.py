@@ -13,7 +13,7 @@ from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.nvrtc import compile_options
 from gemmtune.codegen.render import render
-from gemmtune.db import TrialRecord, TrialResult
+from gemmtune.db import TrialRecord, TrialResult, deflated
 from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
 from gemmtune.search.limits import TimeLimit, hopeless
 from gemmtune.search.recording import binary_identity, kernel_data, measurement_data, reused, verification_data
@@ -118,7 +118,10 @@ class TrialRunner:
         except (ConfigurationError, ExpressionError) as error:
             return Prepared(configuration, None, str(error))
         seconds = time.perf_counter() - started
-        return Prepared(configuration, self._compiler.submit(source, self.device.gpu.arch), "", seconds)
+        compiling = self._compiler.submit(source, self.device.gpu.arch)
+        # In the thread that compiled it, which has time: what is recorded between two trials keeps the device waiting.
+        compiling.add_done_callback(lambda done: deflated(source.text))
+        return Prepared(configuration, compiling, "", seconds)
 
     def run(self, prepared: Prepared, number: int, best: TrialRecord | None) -> Attempt:
         """Try one prepared configuration; whatever its kernel does is a result, too.

@@ -135,6 +135,7 @@ class CudaEngine:
         us = estimate(calls, watch, 3 if first < 10_000 else 1)
         ours = Series(Replay("kernel", calls, launches_for(us, len(calls)), self._stream))
         self._warm(watch, bench, [ours.replay, baseline.replay], long=job.effort == "final")
+        reason = ""
 
         def below(fraction: float) -> bool:
             if job.best_ratio is None or len(ours.samples) < SAMPLES:
@@ -148,7 +149,8 @@ class CudaEngine:
         elif bench.capped and job.regime == "sustained":
             glance = bench.settled.glance(watch, ours, baseline)
             measured = measurement(ours, baseline, watch)
-            if bench.settled.contends(glance):
+            reason = bench.settled.behind(glance)
+            if not reason:
                 measured = bench.settled.measure(watch, ours, us, baseline, baseline_us, glance)
         else:
             interleave(watch, baseline, [ours], TRIAL, lambda: below(BEHIND))
@@ -159,10 +161,11 @@ class CudaEngine:
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
             return Report(Outcome.WRONG, detail, verification)
         if below(BEATEN):
-            detail = (
+            reason = (
                 f"At {measured.ratio:.3f} of the baseline it is clearly behind the best so far ({job.best_ratio:.3f})."
             )
-            return Report(Outcome.ABANDONED, detail, verification, measured)
+        if reason:
+            return Report(Outcome.ABANDONED, reason, verification, measured)
         return _judged(verification, measured)
 
     # -------------------------------------------------------------------------------------------- several kernels
@@ -254,13 +257,12 @@ class CudaEngine:
     def _warm(self, watch: Stopwatch, bench: Bench, replays: list[Replay], *, long: bool) -> None:
         """Bring the card to its steady state, where it is not there yet, and see whether that is the power cap.
 
-        A trial at the cap is timed on a rested card, and asks for none of it but the first time; ``long`` work does.
+        Trials at the cap settle by themselves, and ask for none of it but the first time; ``long`` work does.
         """
         pause = time.perf_counter() - self._busy_until
         if watch.regime not in bench.warm or (pause > IDLE_SECONDS and (long or not bench.capped)):
             watch.warm(replays, STEADY_SECONDS)
             bench.capped |= watch.capped
-            bench.settled.tire()
         elif long or not bench.capped:
             watch.warm(replays, REWARM_SECONDS)
         bench.warm.add(watch.regime)

@@ -44,14 +44,16 @@ THERMAL = frozenset({"thermal (software)", "thermal (hardware)"})
 """What says that the card ran too hot, in :mod:`gemmtune.device.cuda.nvml`'s words."""
 LEVELS_APART = 0.02
 """Relative distance between two levels of a ratio from which on its median is no answer: less is lost in the noise."""
-SETTLE, SPAN, FREE_SPAN = 0.1, 0.3, 0.05
-"""Seconds of untimed running before each sample that is for the record, and seconds that the sample takes, at the power
-cap; away from it a sample takes the last, and nothing runs before.
+SETTLE, SPAN, PIECES = 0.1, 0.33, 3
+"""At the power cap, for the record: seconds of untimed running before each visit of a kernel, seconds that a sample
+takes, and samples of a visit.
 
 The cap holds the power and lets the clock swing about its mean: means over 0.05 s of one kernel differed by 1.0 %
-(standard deviation), over 0.1 s by 0.9 %, 0.2 s 0.6 %, 0.5 s 0.2 % and 1 s 0.1 %, far less than if they were
-independent, so that one long sample tells more than many short ones.
+(standard deviation), over 0.2 s by 0.6 %, 0.5 s 0.2 % and 1 s 0.1 %, far less than if they were independent. One long
+visit therefore tells more than many short ones.
 """
+FREE_SPAN = 0.05
+"""Seconds that a sample for the record takes where the clock stands still."""
 FAR = 4.0
 """A kernel this many times slower than the baseline is timed apart: in between, it would let the card cool."""
 FAR_ROUNDS = 3
@@ -103,9 +105,11 @@ class Series:
     replay: Replay
     samples: list[float] = field(default_factory=list)
     lead: int = 0
-    """Untimed replays before each sample in the sustained regime."""
+    """Untimed replays before each visit in the sustained regime."""
     span: int = 1
     """Replays that are timed as one sample there."""
+    pieces: int = 1
+    """Samples in a row there."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,16 @@ FINAL = Plan(6, 40, 5.0)
 
 
 def settle(series: Mapping[Series, float], *, capped: bool) -> None:
-    """Have each of ``series`` run untimed for :data:`SETTLE` before its samples, and make these :data:`SPAN` long.
+    """Have each of ``series`` run untimed for :data:`SETTLE` before a visit of :data:`PIECES` samples.
 
-    Values are about what a launch takes, in microseconds. Not ``capped``: the clock stands still, and samples of
+    Values are about what a launch takes, in microseconds. Not ``capped``: the clock stands still, and single samples of
     :data:`FREE_SPAN` will do.
     """
     for item, us in series.items():
         replay_us = max(us, 0.5) * item.replay.launches
         item.lead = math.ceil(SETTLE * 1e6 / replay_us) if capped else 0
         item.span = math.ceil((SPAN if capped else FREE_SPAN) * 1e6 / replay_us)
+        item.pieces = PIECES if capped else 1
 
 
 class Stopwatch:
@@ -148,7 +153,6 @@ class Stopwatch:
         self.regime: Regime = regime
         self._monitor = monitor
         self._rng = random.Random(seed)  # noqa: S311 - no secret
-        self._events = [require_cupy().cuda.Event() for _ in range(2)]
         self.clock_mhz: float | None = None
         self._throttles: dict[str, None] = {}
 
@@ -159,12 +163,12 @@ class Stopwatch:
 
     def once(self, action: Callable[[], None]) -> float:
         """Microseconds of whatever ``action`` enqueues."""
-        start, end = self._grown(2)[:2]
+        start, end = _event(), _event()
         start.record(self._stream)
         action()
         end.record(self._stream)
         end.synchronize()
-        return float(require_cupy().cuda.get_elapsed_time(start, end)) * 1e3
+        return _between([start, end], 1)[0]
 
     @property
     def capped(self) -> bool:
@@ -178,9 +182,9 @@ class Stopwatch:
         """
         replay_us = max(us, 0.5) * item.replay.launches
         each = max(1, round(span * 1e6 / replay_us / samples))
-        events = self._grown(samples + 1)[: samples + 1]
         for _ in range(math.ceil(lead * 1e6 / replay_us)):
             item.replay.launch(self._stream)
+        events = [_event() for _ in range(samples + 1)]
         events[0].record(self._stream)
         for event in events[1:]:
             for _ in range(each):
@@ -188,9 +192,7 @@ class Stopwatch:
             event.record(self._stream)
         self._read_clock()  # while the GPU is busy
         events[-1].synchronize()
-        elapsed = require_cupy().cuda.get_elapsed_time
-        launches = each * item.replay.launches
-        return [float(elapsed(start, end)) * 1e3 / launches for start, end in itertools.pairwise(events)]
+        return _between(events, each * item.replay.launches)
 
     def warm(self, replays: Sequence[Replay], seconds: float) -> None:
         """Keep the GPU busy for about ``seconds``; in the burst regime, run each once."""
@@ -224,29 +226,40 @@ class Stopwatch:
                 item.samples.append(us / item.replay.launches)
                 self._read_clock()
             return
-        events = self._grown(2 * len(order))
-        for item, start, end in zip(order, events[::2], events[1::2], strict=False):
+        visits = []
+        for item in order:
             for _ in range(item.lead):
                 item.replay.launch(self._stream)
-            start.record(self._stream)
-            for _ in range(item.span):
-                item.replay.launch(self._stream)
-            end.record(self._stream)
+            events = [_event() for _ in range(item.pieces + 1)]
+            events[0].record(self._stream)
+            for event in events[1:]:
+                for _ in range(item.span):
+                    item.replay.launch(self._stream)
+                event.record(self._stream)
+            visits.append((item, events))
         self._read_clock()  # while the GPU is busy
-        events[2 * len(order) - 1].synchronize()
-        elapsed = require_cupy().cuda.get_elapsed_time
-        for item, start, end in zip(order, events[::2], events[1::2], strict=False):
-            item.samples.append(float(elapsed(start, end)) * 1e3 / (item.span * item.replay.launches))
-
-    def _grown(self, count: int) -> list[Any]:
-        while len(self._events) < count:
-            self._events.append(require_cupy().cuda.Event())
-        return self._events
+        visits[-1][1][-1].synchronize()
+        taken: dict[Series, list[list[float]]] = {}
+        for item, events in visits:
+            taken.setdefault(item, []).append(_between(events, item.span * item.replay.launches))
+        for item, halves in taken.items():  # there, back, there, back: what is paired with what stands side by side
+            item.samples += [us for pair in zip(*halves, strict=True) for us in pair]
 
     def _read_clock(self) -> None:
         if self._monitor is not None:
             self.clock_mhz = self._monitor.clock_mhz()
             self._throttles.update(dict.fromkeys(word for word in self._monitor.throttle().split(", ") if word))
+
+
+def _event() -> Any:
+    """A CUDA event that takes the time."""
+    return require_cupy().cuda.Event()
+
+
+def _between(events: Sequence[Any], launches: int) -> list[float]:
+    """Microseconds a launch from each event to the next."""
+    elapsed = require_cupy().cuda.get_elapsed_time
+    return [float(elapsed(start, end)) * 1e3 / launches for start, end in itertools.pairwise(events)]
 
 
 def interleave(

@@ -15,6 +15,7 @@ from gemmtune.device.cuda.reference import GemmReference, affordable_flops
 from gemmtune.device.cuda.timing import (
     FINAL,
     FREE_SPAN,
+    PIECES,
     SETTLE,
     SPAN,
     TRIAL,
@@ -117,9 +118,10 @@ def test_a_clear_loser_stops_at_once() -> None:
 def test_everything_settles_as_long_before_a_sample_and_is_timed_as_long(sizes: list[tuple[float, int]]) -> None:
     series = {Series(SimpleNamespace(launches=launches)): us for us, launches in sizes}  # type: ignore[arg-type]
     assert all((one.lead, one.span) == (0, 1) for one in series)
-    for capped, lead, span in ((True, SETTLE, SPAN), (False, 0.0, FREE_SPAN)):
+    for capped, lead, span, pieces in ((True, SETTLE, SPAN, PIECES), (False, 0.0, FREE_SPAN, 1)):
         settle(series, capped=capped)
         for one, us in series.items():
+            assert one.pieces == pieces
             replay = us * one.replay.launches
             for replays, seconds in ((one.lead, lead), (one.span, span)):
                 assert replays * replay >= seconds * 1e6 * (1 - 1e-9)
@@ -150,3 +152,31 @@ def test_every_round_goes_there_and_back_and_more_than_two_change_places(
         rounds.add(tuple(ran[:count]))
     assert all(len(item.samples) == 40 for item in series)
     assert len(rounds) == 1 if count <= 2 else len(rounds) > 3
+
+
+def test_a_visit_of_several_samples_pairs_those_of_the_way_there_with_those_of_the_way_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    class Event:
+        at = 0.0
+
+        def record(self, stream: Any) -> None:
+            self.at = now[0]
+
+        def synchronize(self) -> None:
+            pass
+
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda start, end: end.at - start.at)
+    monkeypatch.setattr(timing, "require_cupy", lambda: SimpleNamespace(cuda=cuda))
+    launched = []
+
+    def launch(stream: Any) -> None:  # each takes a millisecond longer than the one before
+        launched.append(len(launched))
+        now[0] += len(launched)
+
+    item = Series(SimpleNamespace(launches=10, launch=launch), lead=2, span=1, pieces=3)  # type: ignore[arg-type]
+    Stopwatch(SimpleNamespace(), "sustained", None).round([item])
+    there, back = [3.0, 4.0, 5.0], [8.0, 9.0, 10.0]
+    assert item.samples == [us * 100 for pair in zip(there, back, strict=True) for us in pair]

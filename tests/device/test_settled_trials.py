@@ -1,4 +1,4 @@
-"""How a trial is timed at the power cap: a glance on a rested card, and contenders alone, each at its own clock."""
+"""How a trial is timed at the power cap: a glance beside the baseline, and contenders alone, each at its own clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmtune.device.cuda import timing
-from gemmtune.device.cuda.settled import BREATH, CONTENDER, FRESH, LEAD, REST, ROUNDS, SAMPLES, SPAN, Settled
+from gemmtune.device.cuda.settled import CONTENDER, FRESH, LEAD, LEVELS, SAMPLES, SPAN, Settled
 from gemmtune.device.cuda.timing import CAP, Series, Stopwatch
 
 
@@ -36,18 +36,13 @@ class Watch:
 
 
 class Clock:
-    """Passes only while somebody sleeps, or by hand."""
+    """Passes by hand."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.slept: list[float] = []
 
     def __call__(self) -> float:
         return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 def series(name: str) -> Series:
@@ -55,10 +50,10 @@ def series(name: str) -> Series:
     return Series(replay)
 
 
-def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_kept_while_fresh() -> None:
+def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_latest() -> None:
     clock = Clock()
     watch: Any = Watch()
-    settled, kernel, baseline = Settled(clock, clock.sleep), series("kernel"), series("cublas")
+    settled, kernel, baseline = Settled(clock), series("kernel"), series("cublas")
 
     def measured() -> Any:
         return settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)
@@ -67,46 +62,45 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_kept_while_fresh()
     assert (found.us, found.baseline_us, found.throttle) == (100.0, 110.0, CAP)
     assert found.ratio == found.ratio_low == found.ratio_high == pytest.approx(1.1)
     clock.now = FRESH
-    watch.us["cublas"] = 120.0  # which nobody asks yet
+    watch.us["cublas"] = 150.0  # which nobody asks yet
     assert measured().ratio == pytest.approx(1.1)
     assert watch.asked == ["cublas", "kernel", "kernel"]
-    clock.now = FRESH + 1e-3
+    for passed in range(1, 2 * LEVELS):
+        clock.now = (FRESH + 1e-3) * (passed + 1)
+        watch.us["cublas"] = 150.0 if passed == 1 else 110.0 if passed < LEVELS else 120.0
+        measured()
+        if 1 < passed <= LEVELS + 1:  # one that is far off moves nothing, nor do few new ones
+            assert measured().ratio == pytest.approx(1.1)
     assert measured().ratio == pytest.approx(1.2)
     baseline = series("cublas")  # another graph, of another cache state, say
     watch.us["cublas"] = 90.0
     assert measured().ratio == pytest.approx(0.9)
 
 
-def test_who_is_far_from_the_best_at_a_glance_is_no_contender_whatever_the_best_is_once_settled() -> None:
-    clock = Clock()
+def test_who_is_far_from_the_best_at_a_glance_is_behind_whatever_the_best_is_once_settled() -> None:
     watch: Any = Watch()
-    settled = Settled(clock, clock.sleep)
-    assert settled.contends(0.1)  # of nobody else anything is known
-    settled.measure(watch, series("kernel"), 100.0, series("cublas"), 110.0, 0.8)
+    settled = Settled(Clock())
+
+    def settle(us: float, glance: float) -> None:
+        watch.us["kernel"] = us
+        settled.measure(watch, series("kernel"), us, series("cublas"), 110.0, glance)
+
+    assert settled.behind(0.1) == ""  # of nobody else anything is known
+    settle(100.0, 0.8)
     for glance in (0.7, 0.8, 0.9):
-        assert settled.contends(glance) is (glance >= 0.8 * CONTENDER)
-    watch.us["kernel"] = 120.0
-    settled.measure(watch, series("kernel"), 120.0, series("cublas"), 110.0, 1.2)  # not the best, for all its glance
-    assert settled.contends(0.8)
-    watch.us["kernel"] = 90.0
-    settled.measure(watch, series("kernel"), 90.0, series("cublas"), 110.0, 1.0)
-    assert not settled.contends(0.8)
+        assert (settled.behind(glance) == "") is (glance >= 0.8 * CONTENDER)
+    assert settled.behind(0.7).startswith("At a glance, at 0.700 of the baseline, it is clearly behind the best so far")
+    settle(120.0, 1.2)  # not the best, for all its glance
+    assert settled.behind(0.8) == ""
+    settle(90.0, 1.0)
+    assert settled.behind(0.8)
 
 
-def test_a_glance_waits_until_the_card_is_rested() -> None:
-    clock = Clock()
+def test_a_glance_is_one_round() -> None:
     watch: Any = Watch()
-    settled, kernel, baseline = Settled(clock, clock.sleep), series("kernel"), series("cublas")
-    assert settled.glance(watch, kernel, baseline) == pytest.approx(1.05)
-    assert len(kernel.samples) == len(baseline.samples) == 2 * ROUNDS
-    assert clock.slept == []
-    settled.glance(watch, series("kernel"), series("cublas"))
-    settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)
-    settled.glance(watch, series("kernel"), series("cublas"))
-    assert clock.slept == [pytest.approx(BREATH), pytest.approx(REST)]
-    clock.now += 1.0
-    settled.glance(watch, series("kernel"), series("cublas"))
-    assert len(clock.slept) == 2
+    kernel, baseline = series("kernel"), series("cublas")
+    assert Settled(Clock()).glance(watch, kernel, baseline) == pytest.approx(1.05)
+    assert len(kernel.samples) == len(baseline.samples) == 2
 
 
 class Gpu:
