@@ -148,17 +148,14 @@ def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
     return _intern(session, m.Problem, content)
 
 
-def add_kernel(connection: Connection, kernel: KernelData, configuration: str) -> int:
-    """The id of this kernel's row; its template's text is stored with the first kernel that brings it."""
-    found = connection.execute(_FIND_TEMPLATE, {"hash": kernel.template_hash}).first()
-    if found is None:
-        template = {"hash": kernel.template_hash, "text": kernel.template_text}
-        template_id = _inserted(connection, _TEMPLATE, template)
-    else:
-        template_id, lacks_text = found
-        if lacks_text and kernel.template_text:
-            complete = update(_TEMPLATE).where(_TEMPLATE.c.id == template_id).values(text=kernel.template_text)
-            connection.execute(complete)
+def add_kernel(connection: Connection, kernel: KernelData, configuration: str, known: dict[str, int]) -> int:
+    """The id of this kernel's row; its template's text is stored with the first kernel that brings it.
+
+    ``known``: ids of templates that need not be looked up again, by hash; what is found whole goes there.
+    """
+    template_id = known.get(kernel.template_hash)
+    if template_id is None:
+        template_id = _template(connection, kernel, known)
     content = {
         "configuration": configuration,
         "cubin_sha256": kernel.cubin_sha256,
@@ -173,6 +170,19 @@ def add_kernel(connection: Connection, kernel: KernelData, configuration: str) -
     }
     named = {"template": kernel.template_hash}
     return _intern(connection, m.Kernel, content, parents={"template_id": template_id}, named=named)
+
+
+def _template(connection: Connection, kernel: KernelData, known: dict[str, int]) -> int:
+    found = connection.execute(_FIND_TEMPLATE, {"hash": kernel.template_hash}).first()
+    if found is None:
+        return _inserted(connection, _TEMPLATE, {"hash": kernel.template_hash, "text": kernel.template_text})
+    template_id, lacks_text = int(found[0]), found[1]
+    if not lacks_text:
+        known[kernel.template_hash] = template_id
+    elif kernel.template_text:
+        complete = update(_TEMPLATE).where(_TEMPLATE.c.id == template_id).values(text=kernel.template_text)
+        connection.execute(complete)
+    return template_id
 
 
 def add_verification(connection: Connection, trial_id: int, data: VerificationData) -> None:

@@ -26,7 +26,10 @@ _STUDY_ROW = select(m.Study.id).where(m.Study.id == bindparam("study")).with_for
 _HELD = (_trial.id, _trial.started, _trial.owner_host, _trial.owner_pid, _trial.owner_token)
 _TAKEN = select(*_HELD, _trial.number, _trial.state, _trial.configuration).where(
     _trial.study_id == bindparam("study"),
-    or_(_trial.number == bindparam("number"), _trial.configuration_key == bindparam("key")),
+    or_(
+        _trial.number.in_(bindparam("numbers", expanding=True)),
+        _trial.configuration_key.in_(bindparam("keys", expanding=True)),
+    ),
 )
 _CLAIMS = select(*_HELD).where(_trial.study_id == bindparam("study"), _trial.state == CLAIMED)
 _ONE = select(_trial.configuration, _trial.started).where(
@@ -55,6 +58,8 @@ class Study:
     resumed: bool
     _held: dict[int, tuple[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Configuration and start of what was claimed through this handle."""
+    _templates: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """Ids of the templates that are known to be there, by hash."""
 
     def trials(self) -> list[TrialRecord]:
         """The finished trials in order of their number, each number and each configuration once.
@@ -108,17 +113,19 @@ class Study:
             "owner_token": owner.token,
         }
         claimed: dict[int, tuple[str, float]] = {}
+        keys = [configuration.key for _, configuration in wanted]
+        same = {"study": self.id, "numbers": [number for number, _ in wanted], "keys": keys}
         with self.history.transaction() as connection:
             if connection.dialect.name not in ("sqlite", "postgresql"):
                 # Where writers are not one after another anyway, the study's row orders the claims of a study.
                 connection.execute(_STUDY_ROW, {"study": self.id})
-            for number, configuration in wanted:
-                same = {"study": self.id, "number": number, "key": configuration.key}
+            taken = connection.execute(_TAKEN, same).all()
+            if any(trial.state == CLAIMED for trial in taken) and self._release(connection, own=False):
                 taken = connection.execute(_TAKEN, same).all()
-                if any(trial.state == CLAIMED for trial in taken) and self._release(connection, own=False):
-                    taken = connection.execute(_TAKEN, same).all()
-                if taken:
-                    raise DatabaseError(self._conflict(taken[0], number))
+            if taken:
+                numbers = {number for number, _ in wanted}
+                raise DatabaseError(self._conflict(taken[0], by_number=taken[0].number in numbers))
+            for number, configuration in wanted:
                 row = {
                     **common,
                     "uuid": store.new_uuid(),
@@ -132,10 +139,8 @@ class Study:
         self._held.update(claimed)
         return list(claimed)
 
-    def _conflict(self, trial: Any, number: int) -> str:
-        what = (
-            f"Trial {number} of study {self.id}" if trial.number == number else f"Configuration {trial.configuration}"
-        )
+    def _conflict(self, trial: Any, *, by_number: bool) -> str:
+        what = f"Trial {trial.number} of study {self.id}" if by_number else f"Configuration {trial.configuration}"
         if trial.state == DONE:
             return f"{what} is already recorded as trial {trial.number}: read the study's trials before going on."
         owner = _owner(trial)
@@ -161,7 +166,8 @@ class Study:
             configuration, started = claimed
             # A clock that was set back must not end a trial before it began.
             finished = max(self.history.now(), started)
-            kernel_id = store.add_kernel(connection, result.kernel, configuration) if result.kernel else None
+            kernel = result.kernel
+            kernel_id = store.add_kernel(connection, kernel, configuration, self._templates) if kernel else None
             row = {
                 "trial": trial_id,
                 "study": self.id,

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.device.base import Device
-from gemmtune.device.cuda.timing import SETTLE, SPAN
+from gemmtune.device.cuda.timing import PIECES, SETTLE, SPAN
 from gemmtune.search.results import BenchRow, ResultFile, read_result_file, save, summarise
 from gemmtune.search.study import opened
 from gemmtune.space.errors import ProblemError
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
-    "run; a sustained sample takes {span:g} s after {settle:g} s of the same kernel untimed, so that its own power "
+    "run; at the power cap each runs alone, {visit:g} s at a time after {settle:g} s untimed, so that its own power "
     "sets its clock (a kernel over four times slower than the baseline is timed apart); every kernel proved against "
     "float64 first, and every result compared with float64 from the CPU at sampled rows and columns and all edges."
 )
@@ -60,7 +60,7 @@ def write_result_file(
         cache=" and ".join(dict.fromkeys(row.cache for row in rows)),
         peers=", ".join(dict.fromkeys(peer for row in rows for peer in row.peers)),
         settle=SETTLE,
-        span=SPAN,
+        visit=round(PIECES * SPAN, 1),
     )
     data = {**summary.to_json(), **({"notes": list(notes)} if notes else {})}
     result = replace(blank, protocol=protocol, ceilings=_ceilings(rows), rows=tuple(rows), summary=data)

@@ -7,7 +7,7 @@ study that is started again replays it over the recorded trials, and its strateg
 The calls are made by a thread: a proposal takes tens of milliseconds, which pass while the device is busy. Meanwhile
 the interpreter changes threads fifty times as often as it does by default: whoever waits for the device or the database
 would else wait up to 5 ms longer for his turn, some ten times a trial. And its linear algebra keeps to one thread:
-on as many as there are CPUs, which all compile, its matrices of a few hundred rows made trials take 2.5 times as long.
+matrices of a few hundred rows gain nothing by more, which would take turns with the compilers on every CPU.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from gemmtune.device import verify
 from gemmtune.device.base import Excerpt, Job, Report
 from gemmtune.device.cuda.excerpt import inputs_at, outputs_at
-from gemmtune.device.cuda.settled import LEAD, SAMPLES, SPAN
+from gemmtune.device.cuda.settled import LEAD, LONG, LONG_SAMPLES
 from gemmtune.device.cuda.timing import Replay, Series, Stopwatch, launches_for
 from gemmtune.device.peers import Way, make_peer
 from gemmtune.device.statistics import median_interval
@@ -106,7 +106,7 @@ class Contest:
 
         def level(one: Series) -> float:
             return median_interval(
-                self._watch.alone(one, median_interval(one.samples).median, LEAD, SPAN, SAMPLES)
+                self._watch.alone(one, median_interval(one.samples).median, LEAD, LONG, LONG_SAMPLES)
             ).median
 
         return sorted(ways, key=level)

@@ -151,7 +151,7 @@ class CudaEngine:
             measured = measurement(ours, baseline, watch)
             reason = bench.settled.behind(glance)
             if not reason:
-                measured = bench.settled.measure(watch, ours, us, baseline, baseline_us, glance)
+                measured, reason = bench.settled.measure(watch, ours, us, baseline, baseline_us, glance)
         else:
             interleave(watch, baseline, [ours], TRIAL, lambda: below(BEHIND))
             measured = measurement(ours, baseline, watch)

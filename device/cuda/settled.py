@@ -1,9 +1,9 @@
 """How trials are timed on a card that reaches its power cap: a glance beside the baseline, then contenders alone.
 
 What a user gets at the power cap is a kernel's time at the clock that its own power leaves it, to which the card takes
-0.05 to 0.1 s. On the way there, beside a baseline that a faster clock hardly helps, the ratio of one kernel moves by up
-to 15 % from run to run, and kernels stand in another order than they will. Therefore a glance only tells who is clearly
-behind, and all others run alone until they have settled.
+about a tenth of a second. On the way there, beside a baseline that a faster clock hardly helps, the ratio of one kernel
+moves from run to run by more than good kernels differ, and they stand in another order than they will. Therefore a
+glance only tells who is clearly behind, and all others run alone until they have settled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from gemmtune.device.statistics import median_interval
 
 CONTENDER = 0.93
 """Who is slower than this fraction of the best, both at a glance, is clearly behind."""
-LEAD, SPAN, SAMPLES = 0.09, 0.04, 4
-"""Seconds that a contender runs untimed, seconds that are timed, and the samples that these are cut into."""
-FRESH = 2.0
+CLOSE = 0.97
+"""So is who is slower than this fraction of the best, both settled: it is not timed for long."""
+LEAD, SHORT, SHORT_SAMPLES = 0.08, 0.03, 3
+"""Seconds that a contender runs untimed, seconds that are timed at first, and the samples that these are cut into."""
+LONG, LONG_SAMPLES = 0.15, 5
+"""The same of what is timed right after, of those that are close to the best."""
+FRESH = 3.0
 """Seconds after which the baseline is timed again."""
 LEVELS = 5
 """The baseline's level is the median of so many of its latest times: it wanders more slowly than they scatter."""
@@ -56,8 +60,8 @@ class Settled:
 
     def measure(
         self, watch: Stopwatch, kernel: Series, us: float, baseline: Series, baseline_us: float, glance: float
-    ) -> Measurement:
-        """The kernel's settled time, and its ratio to the baseline's level.
+    ) -> tuple[Measurement, str]:
+        """The kernel's settled time with its ratio to the baseline's level, and why it is clearly behind where it is.
 
         ``us`` and ``baseline_us``: about what a launch of each takes; ``glance``: the kernel's ratio at one.
         """
@@ -65,14 +69,24 @@ class Settled:
             self._baseline, self._taken = baseline, -FRESH
             self._levels.clear()
         if self._clock() - self._taken > FRESH or not self._levels:
-            self._levels.append(watch.alone(baseline, baseline_us, LEAD, SPAN, SAMPLES))
+            self._levels.append(watch.alone(baseline, baseline_us, LEAD, SHORT, SHORT_SAMPLES))
             self._taken = self._clock()
-        samples = watch.alone(kernel, us, LEAD, SPAN, SAMPLES)
+        found = self._measured(watch, watch.alone(kernel, us, LEAD, SHORT, SHORT_SAMPLES))
+        ratio = found.ratio or 0.0
+        if self._best is not None and ratio < CLOSE * self._best[0]:
+            reason = (
+                f"Settled, at {ratio:.3f} of the baseline, it is clearly behind the best so far ({self._best[0]:.3f})."
+            )
+            return found, reason
+        found = self._measured(watch, watch.alone(kernel, us, 0.0, LONG, LONG_SAMPLES))
+        if self._best is None or (found.ratio or 0.0) > self._best[0]:
+            self._best = found.ratio or 0.0, glance
+        return found, ""
+
+    def _measured(self, watch: Stopwatch, samples: list[float]) -> Measurement:
         levels = [sample for level in self._levels for sample in level]
         level = median_interval(levels).median
         ours, ratio = median_interval(samples), median_interval([level / sample for sample in samples])
-        if self._best is None or ratio.median > self._best[0]:
-            self._best = ratio.median, glance
         return Measurement(
             us=ours.median, us_low=ours.low, us_high=ours.high,
             baseline_us=level,

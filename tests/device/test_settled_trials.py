@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmtune.device.cuda import timing
-from gemmtune.device.cuda.settled import CONTENDER, FRESH, LEAD, LEVELS, SAMPLES, SPAN, Settled
+from gemmtune.device.cuda.settled import (
+    CLOSE,
+    CONTENDER,
+    FRESH,
+    LEAD,
+    LEVELS,
+    LONG,
+    LONG_SAMPLES,
+    SHORT,
+    SHORT_SAMPLES,
+    Settled,
+)  # fmt: skip
 from gemmtune.device.cuda.timing import CAP, Series, Stopwatch
 
 
@@ -30,8 +41,8 @@ class Watch:
             item.samples += [self.beside[item.replay.name]] * 2
 
     def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
-        assert (lead, span, samples) == (LEAD, SPAN, SAMPLES)
-        self.asked.append(item.replay.name)
+        assert (lead, span, samples) in {(LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES)}
+        self.asked.append(f"{item.replay.name} {'on' if lead == 0 else 'anew'}")
         return [self.us[item.replay.name]] * samples
 
 
@@ -56,7 +67,7 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_
     settled, kernel, baseline = Settled(clock), series("kernel"), series("cublas")
 
     def measured() -> Any:
-        return settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)
+        return settled.measure(watch, kernel, 100.0, baseline, 110.0, 1.05)[0]
 
     found = measured()
     assert (found.us, found.baseline_us, found.throttle) == (100.0, 110.0, CAP)
@@ -64,7 +75,7 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_
     clock.now = FRESH
     watch.us["cublas"] = 150.0  # which nobody asks yet
     assert measured().ratio == pytest.approx(1.1)
-    assert watch.asked == ["cublas", "kernel", "kernel"]
+    assert watch.asked == ["cublas anew", *["kernel anew", "kernel on"] * 2]
     for passed in range(1, 2 * LEVELS):
         clock.now = (FRESH + 1e-3) * (passed + 1)
         watch.us["cublas"] = 150.0 if passed == 1 else 110.0 if passed < LEVELS else 120.0
@@ -94,6 +105,23 @@ def test_who_is_far_from_the_best_at_a_glance_is_behind_whatever_the_best_is_onc
     assert settled.behind(0.8) == ""
     settle(90.0, 1.0)
     assert settled.behind(0.8)
+
+
+def test_who_is_far_from_the_best_once_settled_is_not_timed_for_long() -> None:
+    watch: Any = Watch()
+    settled, baseline = Settled(Clock()), series("cublas")
+
+    def reason(us: float) -> str:
+        watch.us["kernel"] = us
+        return settled.measure(watch, series("kernel"), us, baseline, 110.0, 1.0)[1]
+
+    assert reason(100.0) == ""  # 1.1 of the baseline
+    assert reason(100.0 / CLOSE * 0.999) == ""
+    watch.asked.clear()
+    assert reason(100.0 / CLOSE * 1.001) == (
+        "Settled, at 1.066 of the baseline, it is clearly behind the best so far (1.100)."
+    )
+    assert watch.asked == ["kernel anew"]
 
 
 def test_a_glance_is_one_round() -> None:
@@ -138,13 +166,13 @@ def test_alone_runs_its_lead_untimed_and_cuts_its_span_into_samples(us: float, l
         patch.setattr(timing, "require_cupy", lambda: gpu.cupy)
         watch = Stopwatch(object(), "sustained", None)
         replay: Any = SimpleNamespace(name="kernel", launches=launches, launch=gpu.launch)
-        found = watch.alone(Series(replay), us, LEAD, SPAN, samples)
+        found = watch.alone(Series(replay), us, LEAD, LONG, samples)
     assert found == [pytest.approx(us)] * samples
     lead = math.ceil(LEAD * 1e6 / (us * launches))
     timed = len(gpu.launched) - lead
     assert timed % samples == 0
     each = timed // samples
-    assert each == 1 or abs(each * us * launches - SPAN * 1e6 / samples) <= us * launches
+    assert each == 1 or abs(each * us * launches - LONG * 1e6 / samples) <= us * launches
 
 
 @pytest.mark.parametrize(("regime", "words", "capped"), [
