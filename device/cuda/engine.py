@@ -13,13 +13,12 @@ from gemmtune.device.cuda.bench import Bench, estimate
 from gemmtune.device.cuda.contest import Contest
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
+from gemmtune.device.cuda.sampling import sample
 from gemmtune.device.cuda.sanity import Probe
 from gemmtune.device.cuda.timing import (
-    BEATEN,
     FAR,
     FAR_ROUNDS,
     FINAL,
-    TRIAL,
     Replay,
     Series,
     Stopwatch,
@@ -27,12 +26,10 @@ from gemmtune.device.cuda.timing import (
     interleave,
     launches_for,
     measurement,
-    ratios,
     settle,
 )
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.probe import Health
-from gemmtune.device.statistics import median_interval
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.space.errors import LaunchError
 from gemmtune.space.problem import Problem
@@ -42,12 +39,8 @@ STEADY_SECONDS = 0.5
 REWARM_SECONDS = 0.01
 IDLE_SECONDS = 2.0
 """A pause after which the card has cooled."""
-SAMPLES = 4
-"""Samples before anything is said of a ratio."""
 SLOWEST = 3.0
 """First launches this many times slower than the best end a trial."""
-BEHIND = 0.9
-"""A trial whose ratio surely lies below this fraction of the best one's is not timed any finer than to say so."""
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -135,35 +128,11 @@ class CudaEngine:
         us = estimate(calls, watch, 3 if first < 10_000 else 1)
         ours = Series(Replay("kernel", calls, launches_for(us, len(calls)), self._stream))
         self._warm(watch, bench, [ours.replay, baseline.replay], long=job.effort == "final")
-        reason = ""
-
-        def below(fraction: float) -> bool:
-            if job.best_ratio is None or len(ours.samples) < SAMPLES:
-                return False
-            return median_interval(ratios(ours, baseline)).high < fraction * job.best_ratio
-
-        if job.effort == "final":
-            settle({ours: us, baseline: baseline_us}, capped=bench.capped)
-            interleave(watch, baseline, [ours], FINAL, lambda: below(BEATEN))
-            measured = measurement(ours, baseline, watch)
-        elif bench.capped and job.regime == "sustained":
-            glance = bench.settled.glance(watch, ours, baseline)
-            measured = measurement(ours, baseline, watch)
-            reason = bench.settled.behind(glance)
-            if not reason:
-                measured, reason = bench.settled.measure(watch, ours, us, baseline, baseline_us, glance)
-        else:
-            interleave(watch, baseline, [ours], TRIAL, lambda: below(BEHIND))
-            measured = measurement(ours, baseline, watch)
-        bench.capped |= watch.capped
+        measured, reason = sample(job, bench, watch, (ours, us), (baseline, baseline_us))
         self._busy_until = time.perf_counter()
         if job.verify and (wrong := bench.prover.recheck()):
             detail = f"Right when launched alone, but not after launches back to back: {wrong}"
             return Report(Outcome.WRONG, detail, verification)
-        if below(BEATEN):
-            reason = (
-                f"At {measured.ratio:.3f} of the baseline it is clearly behind the best so far ({job.best_ratio:.3f})."
-            )
         if reason:
             return Report(Outcome.ABANDONED, reason, verification, measured)
         return _judged(verification, measured)
