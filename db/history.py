@@ -12,9 +12,8 @@ from typing import Self
 from sqlalchemy import Connection, func, select
 from sqlalchemy.orm import Session
 
-from gemmtune.db import merge as merging
 from gemmtune.db import models as m
-from gemmtune.db import queries, ranking, schema, store, transfer
+from gemmtune.db import queries, ranking, schema, store
 from gemmtune.db.engine import WRITE, open_engine, resolve, translated, where
 from gemmtune.db.filter import Filter
 from gemmtune.db.queries import DONE
@@ -289,8 +288,10 @@ class History:
         own = Path(self.url.database or "")
         if target.exists() and own.exists() and target.samefile(own):
             raise DatabaseError(f"The file {target} is the history itself: export to another file.")
+        from gemmtune.db.transfer import write
+
         with self.reading() as session:
-            return transfer.write(session, target)
+            return write(session, target)
 
     def merge(self, path: str | Path) -> MergeReport:
         """Add what another history exported and this one lacks, in one transaction; merging again adds nothing.
@@ -298,5 +299,7 @@ class History:
         Raises:
             DatabaseError: the file is missing, truncated, altered, of a newer schema or no export; nothing was changed.
         """
+        from gemmtune.db.merge import merge
+
         with self.writing() as session:
-            return merging.merge(session, Path(path))
+            return merge(session, Path(path))

@@ -170,41 +170,63 @@ def trials(session: Session, wanted: Filter, outcome: str | None, limit: int | N
 
 def failures(session: Session, wanted: Filter, outcome: str | None, limit: int | None) -> list[FailureGroup]:
     """Failed trials by outcome and pattern of their detail, the most frequent first."""
-    count, example = func.count(), func.max(m.Trial.id)
-    conditions = [m.Trial.outcome == outcome if outcome else m.Trial.outcome != CORRECT]
-    if wanted.family is not None:
-        conditions.append(m.Trial.family == wanted.family)
+    failed = [outcome] if outcome else [name for name in _known_outcomes(session) if name != CORRECT]
+    # All that it reads stands in one index, in the order of the groups, but for the right trials, which are the most.
+    conditions = [m.Trial.outcome.in_(failed), *_of_family(wanted)]
     if replace(wanted, family=None) != Filter():
-        # "+ 0" keeps the planner on the index that is read in groups; study by study it would have to sort them all.
+        # "+ 0" keeps the planner on that index; study by study it would have to look each trial up, and sort them all.
         conditions.append((m.Trial.study_id + 0).in_(wanted.studies(session)))
-    query = (
-        select(m.Trial.outcome, m.Trial.pattern, count, example)
-        .where(*conditions)
-        .group_by(m.Trial.outcome, m.Trial.pattern)
-        .order_by(count.desc(), m.Trial.outcome, m.Trial.pattern)
-        .limit(limit)
-    )
-    groups = session.execute(query).all()
-    examples = by_id(session, [id_ for *_, id_ in groups])
-
-    def families(out: str, pattern: str) -> dict[str, int]:
-        alike = select(m.Trial.family, count).where(*conditions, m.Trial.outcome == out, m.Trial.pattern == pattern)
-        rows = session.execute(alike.group_by(m.Trial.family).order_by(count.desc(), m.Trial.family))
-        return {str(family): n for family, n in rows}
-
-    return [FailureGroup(out, pat, n, examples[id_], families(out, pat)) for out, pat, n, id_ in groups if out]
+    group = (m.Trial.outcome, m.Trial.pattern, m.Trial.family)
+    query = select(*group, func.count(), func.max(m.Trial.id)).where(*conditions).group_by(*group)
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    latest: dict[tuple[str, str], int] = {}
+    for out, pattern, family, count, id_ in session.execute(query):
+        key = (str(out), pattern)
+        counts.setdefault(key, {})[family] = count
+        latest[key] = max(id_, latest.get(key, id_))
+    shown = sorted(counts, key=lambda key: (-sum(counts[key].values()), key))[:limit]
+    examples = by_id(session, [latest[key] for key in shown])
+    return [
+        FailureGroup(
+            *key,
+            sum(counts[key].values()),
+            examples[latest[key]],
+            dict(sorted(counts[key].items(), key=lambda pair: (-pair[1], pair[0]))),
+        )
+        for key in shown
+    ]
 
 
 def outcomes(session: Session, wanted: Filter) -> dict[str, int]:
     """How many finished trials ended in each way, the most frequent first."""
-    count = func.count()
-    conditions: list[ColumnElement[bool]] = [m.Trial.outcome.is_not(None)]
-    if wanted.family is not None:
-        conditions.append(m.Trial.family == wanted.family)
+    conditions = [m.Trial.outcome.is_not(None), *_of_family(wanted)]
+    group: list[Any] = [m.Trial.outcome]
     if replace(wanted, family=None) != Filter():
-        conditions.append((m.Trial.study_id + 0).in_(wanted.studies(session)))  # see failures()
-    query = select(m.Trial.outcome, count).where(*conditions).group_by(m.Trial.outcome)
-    return {str(out): n for out, n in session.execute(query.order_by(count.desc(), m.Trial.outcome))}
+        if wanted.family is None:  # an index has the outcomes of each study, but not their families
+            group.insert(0, m.Trial.study_id)
+            conditions.append(m.Trial.study_id.in_(wanted.studies(session)))
+        else:
+            conditions.append((m.Trial.study_id + 0).in_(wanted.studies(session)))  # see failures()
+    counts = select(m.Trial.outcome, func.count().label("n")).where(*conditions).group_by(*group).subquery()
+    found: dict[str, int] = {}
+    for out, n in session.execute(select(counts.c.outcome, func.sum(counts.c.n)).group_by(counts.c.outcome)):
+        found[str(out)] = int(n)
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _of_family(wanted: Filter) -> list[ColumnElement[bool]]:
+    return [] if wanted.family is None else [m.Trial.family == wanted.family]
+
+
+def _known_outcomes(session: Session) -> list[str]:
+    """Every outcome there is: from each to the next in an index, which is quicker than to read it."""
+    out: list[str] = []
+    following = select(func.min(m.Trial.outcome))
+    name = session.scalar(following)
+    while name is not None:
+        out.append(name)
+        name = session.scalar(following.where(m.Trial.outcome > name))
+    return out
 
 
 def verification(session: Session, trial_id: int) -> VerificationData | None:

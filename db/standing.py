@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gemmtune.db.records import CORRECT, Timing, TrialRecord
-from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError
 from gemmtune.space.problem import problem_from_json
@@ -43,6 +42,8 @@ def is_equal(timing: Timing, quickest: Timing) -> bool:
 
 def _complexity(record: TrialRecord) -> tuple[int | str, ...] | None:
     """How simple it is; None for a problem, family or knob that this version does not know."""
+    from gemmtune.space import families  # with their rules, which only a board with equals needs
+
     try:
         problem = problem_from_json(record.problem_json)
         configuration = Configuration.parse(record.configuration)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gemmtune.db import History, TrialRecord
 from gemmtune.space.configuration import Configuration
+from gemmtune.space.families import family
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem
-from gemmtune.space.space import why_invalid
 
 
 def why(configuration: str, problem: Problem, gpu: Gpu, history: History | None) -> list[str]:
@@ -25,7 +25,7 @@ def why(configuration: str, problem: Problem, gpu: Gpu, history: History | None)
         UnknownNameError: its family does not exist.
     """
     asked = Configuration.parse(configuration)
-    reasons = why_invalid(problem, asked, gpu)
+    reasons = family(asked.family).why_invalid(problem, asked, gpu)
     where = f"{problem.key} on {gpu.short or gpu.name}"
     if len(reasons) == 1:
         return [f"It is not valid for {where}: {reasons[0]}."]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from gemmtune.space.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class DType:
     @property
     def np(self) -> np.dtype[Any]:
         """The NumPy storage dtype."""
+        import numpy as np
+
         if self.numpy == "bfloat16":
             import ml_dtypes
 

@@ -18,9 +18,6 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
-from gemmtune.space.array_expression import evaluate
 from gemmtune.space.errors import ExpressionError
 
 MAX_LENGTH = 2000
@@ -123,6 +120,8 @@ class Expression:
         Raises:
             ExpressionError: a name is missing, a word in arithmetic, or an integer beyond 64 bits.
         """
+        from gemmtune.space.array_expression import evaluate
+
         self._refuse_words(env)
         try:
             return evaluate(self._tree, env)
@@ -134,7 +133,7 @@ class Expression:
     def _refuse_words(self, env: Mapping[str, Any]) -> None:
         for name in self._numeric:
             value = env.get(name)
-            if isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind not in "biu"):
+            if isinstance(value, str) or ((dtype := getattr(value, "dtype", None)) and dtype.kind not in "biu"):
                 raise ExpressionError(f"Expression {self.text!r} computes with {name}, which is a word, not a number.")
 
     def __repr__(self) -> str:

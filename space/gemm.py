@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, ClassVar
-
-import numpy as np
 
 from gemmtune.space.dtypes import DTYPES, FP32, DType, dtype
 from gemmtune.space.epilogue import Epilogue, epilogue
@@ -57,7 +56,7 @@ class Gemm:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            if isinstance(value, bool) or not isinstance(value, Integral):
                 raise ProblemError(
                     f"Size {name} must be an integer, but is {value!r}: write the shape as MxNxK, e.g. 512x512x512."
                 )
@@ -82,12 +81,12 @@ class Gemm:
             raise ProblemError(str(error)) from None
         for name, (_, columns) in (("lda", self._shape_a), ("ldb", self._shape_b), ("ldd", (self.m, self.n))):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, Integral) or (pitch := int(value)) < 0:
                 raise ProblemError(f"Leading dimension {name} must be a positive integer, but is {value!r}.")
-            if value == columns:  # the packed pitch has one spelling, so that equal problems have equal keys
+            if pitch == columns:  # the packed pitch has one spelling, so that equal problems have equal keys
                 object.__setattr__(self, name, 0)
-            elif 0 < value < columns:
-                raise ProblemError(f"Leading dimension {name} is {value}, less than the {columns} elements of a row.")
+            elif 0 < pitch < columns:
+                raise ProblemError(f"Leading dimension {name} is {pitch}, less than the {columns} elements of a row.")
         for t in self.tensors():
             if t.elements * t.dtype.bytes >= 2**63:
                 raise ProblemError(
@@ -207,6 +206,8 @@ class Gemm:
 
     def inputs(self, seed: int) -> dict[str, Array]:
         """Standard normal A, B, C and bias (rounded to their storage type; tf32 inputs are full fp32), alpha, beta."""
+        import numpy as np
+
         rng = np.random.default_rng(seed)
         arrays: dict[str, Array] = {}
         for t in self.tensors():
@@ -221,6 +222,8 @@ class Gemm:
 
         NaN and infinity pass through as IEEE says.
         """
+        import numpy as np
+
         a = arrays["a"][rows, :] if self.layout[0] == "n" else arrays["a"][:, rows].T
         b = arrays["b"][:, columns] if self.layout[1] == "n" else arrays["b"][columns, :].T
         a64, b64 = a.astype(np.float64), b.astype(np.float64)

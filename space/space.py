@@ -229,14 +229,3 @@ class Space(Sequence[Configuration]):
 def _find(codes: Codes, code: int) -> int | None:
     position = int(np.searchsorted(codes, code))
     return position if position < len(codes) and codes[position] == code else None
-
-
-def why_invalid(problem: Problem, configuration: Configuration, gpu: Gpu) -> list[str]:
-    """Every reason why a configuration of any shipped family is invalid, as sentences; empty where it is valid.
-
-    Raises:
-        UnknownNameError: its family does not exist.
-    """
-    from gemmtune.space.families import family
-
-    return family(configuration.family).why_invalid(problem, configuration, gpu)

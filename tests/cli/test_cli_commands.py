@@ -45,6 +45,19 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("query", ["best", "trials", "failures", "studies", "importance"])
+def test_a_query_imports_nothing_that_it_does_not_need(tmp_path: Path, query: str) -> None:
+    path = str(tmp_path / "history.db")
+    History(path).close()
+    code = (
+        f"import sys; from gemmtune.cli.main import run; run(['query', {query!r}, '--db', {path!r}]);"
+        "heavy = ('numpy', 'rich', 'optuna', 'alembic', 'jinja2', 'gemmtune.device.base', 'gemmtune.space.families');"
+        "print([m for m in (*heavy, 'gemmtune.cli.tune') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_console_script_is_installed() -> None:
     script = Path(sys.executable).with_name("gemmtune")
     done = subprocess.run([script, "tune", "0x1x1"], capture_output=True, text=True, check=False)
@@ -91,6 +104,8 @@ def test_the_console_script_is_installed() -> None:
         (["query", "best", "--format", "xml"], "table, json or csv"),
         (["query", "best", "--limit", "0"], "--limit"),
         (["query", "trials", "--outcome", "sad"], "correct"),
+        (["query", "failures", "--outcome", "sad", "--format", "json"], "correct"),
+        (["quer", "best"], "query"),
         (["query", "best", "--gpu", "voodoo"], "voodoo"),
         (["query", "best", "--shape", "1"], "MxNxK"),
         (["query", "best", "--dtype", "fp7"], "fp7"),

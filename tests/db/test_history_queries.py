@@ -260,6 +260,10 @@ def test_failures_are_grouped_by_outcome_and_kind_of_detail(history: History, ma
     assert list(mixed.families.items()) == [("mma", 2), ("simt", 1)]
     assert history.failures(outcome="wrong", family="simt")[0].families == {"simt": 1}
     assert history.failures(outcome="wrong", shape="1x1x1") == []
+    every = {"compile": 4, "wrong": 3, "correct": 1}
+    assert list(history.outcomes().items()) == list(history.outcomes(gpu="h200").items()) == list(every.items())
+    assert history.outcomes(family="simt") == history.outcomes(gpu="h200", family="simt") == {"wrong": 1}
+    assert history.outcomes(gpu="a100") == history.outcomes(family="hopper") == {}
 
 
 def test_studies_tell_their_progress_and_leader(history: History, make: SimpleNamespace):

@@ -13,24 +13,8 @@ from collections.abc import Sequence
 
 import typer
 
-from gemmtune.cli import (
-    bench,
-    cache,
-    database,
-    devices,
-    diagnose,
-    doctor,
-    output,
-    packs,
-    query,
-    replay,
-    report,
-    rerun,
-    shapes,
-    show,
-    tune,
-)
-from gemmtune.cli.groups import group, show_help
+from gemmtune.cli import output
+from gemmtune.cli.groups import group, on_demand, show_help
 from gemmtune.space.errors import (
     ConfigurationError,
     EmptySpaceError,
@@ -55,26 +39,33 @@ _INPUT_ERRORS = (
     UnknownNameError,
 )
 
-app = group("Find the fastest correct matrix-multiplication kernel for a GPU, remember every trial, ship the winners.")
-app.command("tune", short_help="Find the fastest kernel for one or more shapes.")(tune.tune)
-app.command("shapes", short_help="The multiplications of a model, the most valuable first.")(shapes.shapes)
-app.command("bench", short_help="Time the best known kernel beside cuBLAS and a naive one.")(bench.bench)
-app.add_typer(query.app, name="query", short_help="Read the history: best, trials, failures, studies, importance, why.")
-app.command("show", short_help="All that is known of a kernel; its source, SASS, recipe.")(show.show)
-app.command("report", short_help="A study as one page to open in a browser.")(report.report)
-app.command("dashboard", short_help="Open studies in optuna-dashboard.")(report.dashboard)
-app.command("rerun", short_help="Run a recorded trial again, alone, or under compute-sanitizer.")(rerun.rerun)
-app.command("export", short_help="Write the best kernels as a pack that programs load.")(packs.export)
-app.command("check", short_help="Check a pack: hashes, then every kernel anew.")(packs.check)
-app.command("diff", short_help="Compare two packs: rows lost, slower, faster, added.")(packs.diff)
-app.add_typer(packs.app, name="pack", short_help="Packs: merge, list exports, write the table in other forms.")
-app.add_typer(database.app, name="db", short_help="Carry a history between machines: export, merge.")
-app.command("record", short_help="Write a recorded space to a file; other tools' formats.")(replay.record)
-app.command("replay", short_help="Compare search strategies on a recorded space, without a GPU.")(replay.replay)
-app.add_typer(cache.app, name="cache", short_help="What the kernel cache holds: list, prune.")
-app.command("doctor", short_help="Check this machine, and whether a problem suits it.")(doctor.doctor)
-app.command("diagnose", short_help="Why a kernel is not faster, and what to try first.")(diagnose.diagnose)
-app.command("devices", short_help="GPUs, toolchain, what each family can do here.")(devices.devices)
+_COMMANDS = {
+    "tune": ("tune:tune", "Find the fastest kernel for one or more shapes."),
+    "shapes": ("shapes:shapes", "The multiplications of a model, the most valuable first."),
+    "bench": ("bench:bench", "Time the best known kernel beside cuBLAS and a naive one."),
+    "show": ("show:show", "All that is known of a kernel; its source, SASS, recipe."),
+    "report": ("report:report", "A study as one page to open in a browser."),
+    "dashboard": ("report:dashboard", "Open studies in optuna-dashboard."),
+    "rerun": ("rerun:rerun", "Run a recorded trial again, alone, or under compute-sanitizer."),
+    "export": ("packs:export", "Write the best kernels as a pack that programs load."),
+    "check": ("packs:check", "Check a pack: hashes, then every kernel anew."),
+    "diff": ("packs:diff", "Compare two packs: rows lost, slower, faster, added."),
+    "record": ("replay:record", "Write a recorded space to a file; other tools' formats."),
+    "replay": ("replay:replay", "Compare search strategies on a recorded space, without a GPU."),
+    "doctor": ("doctor:doctor", "Check this machine, and whether a problem suits it."),
+    "diagnose": ("diagnose:diagnose", "Why a kernel is not faster, and what to try first."),
+    "devices": ("devices:devices", "GPUs, toolchain, what each family can do here."),
+    "query": ("query:app", "Read the history: best, trials, failures, studies, importance, why."),
+    "pack": ("packs:app", "Packs: merge, list exports, write the table in other forms."),
+    "db": ("database:app", "Carry a history between machines: export, merge."),
+    "cache": ("cache:app", "What the kernel cache holds: list, prune."),
+}
+"""Each command by its name: its module and function (or group of commands) there, and what lists of commands say."""
+
+app = group(
+    "Find the fastest correct matrix-multiplication kernel for a GPU, remember every trial, ship the winners.",
+    cls=on_demand(_COMMANDS),
+)
 
 
 def _version(wanted: bool) -> None:

@@ -92,9 +92,9 @@ def trials(
     from gemmtune.db import History
 
     with History(db, create=False) as history:
-        records = history.trials(
-            gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=_outcome(outcome), limit=limit
-        )
+        records = history.trials(gpu=gpu, shape=_shape(shape), dtype=dtype, family=family, outcome=outcome, limit=limit)
+    if not records:
+        _check_outcome(outcome)
     if kind != "table":
         output.show_data([trial_data(r) for r in records], kind)
         return
@@ -143,8 +143,10 @@ def failures(
 
     with History(db, create=False) as history:
         narrow: dict[str, Any] = {"gpu": gpu, "shape": _shape(shape), "dtype": dtype, "family": family}
-        groups = history.failures(**narrow, outcome=_outcome(outcome), limit=limit)
+        groups = history.failures(**narrow, outcome=outcome, limit=limit)
         counts = history.outcomes(**narrow)
+    if not groups:
+        _check_outcome(outcome)
     failed = {name: n for name, n in counts.items() if (name == outcome if outcome else name != "correct")}
     if kind != "table":
         data = [
@@ -308,12 +310,14 @@ def _shape(text: str | None) -> str | None:
     return None if text is None else "x".join(map(str, inputs.read_shape(text)))
 
 
-def _outcome(text: str | None) -> str | None:
+def _check_outcome(text: str | None) -> None:
+    """Raises ProblemError where there is no such outcome; called where the history has nothing that ended so."""
+    if text is None:
+        return
     from gemmtune.device.base import Outcome
 
-    if text is not None and text not in {str(o) for o in Outcome}:
+    if text not in {str(o) for o in Outcome}:
         raise ProblemError(f"Outcome {text!r} does not exist: choose one of {', '.join(Outcome)}.")
-    return text
 
 
 def _device(record: TrialRecord | StudyRecord) -> str:
@@ -322,10 +326,11 @@ def _device(record: TrialRecord | StudyRecord) -> str:
 
 def _check_family(name: str | None) -> None:
     """Raises UnknownNameError where nobody knows a family of this name; called where the history has nothing of it."""
+    if name is None:
+        return
     from gemmtune.space import families
 
-    if name is not None:
-        families.family(name)
+    families.family(name)
 
 
 def _registers(record: TrialRecord) -> str:
