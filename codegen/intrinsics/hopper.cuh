@@ -125,6 +125,9 @@ template <int N> HW_FN void accumulator_fence(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Has `v` computed here rather than where it is used, behind a barrier.
+HW_FN void keep(int& v) { asm volatile("" : "+r"(v)); }
+
 // ---------------------------------------------------------------- registers, barriers, cluster, dependent launch
 // The warpgroup's registers a thread from here on: a multiple of 8, 24 to 256. `more` waits until they are free, and
 // needs N at least what the warpgroup has, `fewer` at most (else undefined). In a kernel that uses these, all threads start
@@ -139,6 +142,15 @@ HW_FN u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" 
 HW_FN void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 // The same, but orders nothing: for a block that has only read what others wrote.
 HW_FN void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+// The same, but orders this thread's writes to its own block's shared memory alone: for a block whose shared memory others
+// read, without the MEMBAR.GPU of .release, which waits until every store to global memory has arrived, too.
+HW_FN void cluster_arrive_shared() {
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 8)
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;\n barrier.cluster.arrive.relaxed;" ::: "memory");
+#else
+  cluster_arrive();  // no PTX ISA 8.6 yet
+#endif
+}
 HW_FN void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 HW_FN void cluster_sync() { cluster_arrive(); cluster_wait(); }
 // What lies at the place of `p` in the shared memory of block `cta` of the cluster, which must have written it before a
@@ -165,9 +177,21 @@ HW_FN void stmatrix_x4_trans(void* shared, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
                ::"r"(shared_address(shared)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
+// Stores where `there`, without a branch, behind which the compiler would put the load of the next store's value.
+HW_FN void stg_if(bool there, Quad* p, const Quad& q) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.f32 [%0], {%1,%2,%3,%4}; }"
+               ::"l"(p), "f"(q.v[0]), "f"(q.v[1]), "f"(q.v[2]), "f"(q.v[3]), "r"((int)there) : "memory");
+}
 HW_FN u32 pack_bf16(float low, float high) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 HW_FN u32 pack_f16(float low, float high) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
 // `v` of lane 0, which the compiler then knows to be the same in the whole warp.
 HW_FN int warp_uniform(int v) { return __shfl_sync(~0u, v, 0); }
+// True in one lane, always the same, of a whole warp. Branched on, it tells the compiler that what follows runs in one
+// lane: TMA instructions then take uniform registers as they are, without a loop over lanes that might differ.
+HW_FN bool elect_one() {
+  u32 elected;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+  return elected != 0;
+}
 
 }  // namespace hw

@@ -4,13 +4,14 @@ Serves bf16, fp16 (any layout) and tf32 (K-major, ``nt``) on compute capability 
 type and epilogue. The kernel is ``codegen/templates/hopper/kernel.cu.j2``; knobs and rules in
 :mod:`gemmtune.space.families.hopper_rules`.
 
-One thread of a producer warpgroup fills stages of ``bk``, each with a full and an empty mbarrier; ``warpgroups``
-consumers multiply, together on one tile (cooperative) or each on its own in turns (ping-pong: one stores its tile while
-the other multiplies). The producer leaves registers to them. A persistent grid walks the tiles in groups; ``splits`` or
-stream-K share the K of a tile among blocks, whose sums the last one adds in a fixed order. Two blocks in a cluster load
-what they share once (multicast); or two, four or eight share the K of a tile: each leaves its sums in shared memory,
-where the others read them (distributed shared memory), and adds up and stores a part of the tile. With ``swap`` the
-kernel computes D transposed, so that a small M becomes wgmma's N, which may be any multiple of 8.
+One thread of a producer warpgroup fills stages of ``bk``, each with a full and an empty mbarrier, the first ones
+before the block has met: on a small problem whatever precedes the first load counts. ``warpgroups`` consumers
+multiply, together on one tile (cooperative) or each on its own in turns (ping-pong: one stores its tile while the
+other multiplies). The producer leaves registers to them. A persistent grid walks the tiles in groups; ``splits`` or
+stream-K share the K of a tile among blocks, whose sums the last one adds in a fixed order. Two blocks in a cluster
+load what they share once (multicast); or two, four or eight share the K of a tile: each leaves its sums in shared
+memory, where the others read them (distributed shared memory), and adds up and stores a part of the tile. With
+``swap`` the kernel computes D transposed, so that a small M becomes wgmma's N, which may be any multiple of 8.
 """
 
 from __future__ import annotations

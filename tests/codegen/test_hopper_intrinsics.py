@@ -43,9 +43,12 @@ probe(HW_TENSOR_MAP(a), HW_TENSOR_MAP(d), u32* out, int n) {
   if (hw::lds_cluster(reinterpret_cast<hw::Quad*>(shared), rank ^ 1).v[3] != 0.f) out[0] = 1;
   hw::cluster_arrive_relaxed();
   hw::cluster_wait();
+  hw::cluster_arrive_shared();
+  hw::keep(n);
+  hw::cluster_wait();
   if (warp >= 8) {
     hw::registers_fewer<24>();
-    if (threadIdx.x == 256) {
+    if (warp == 8 && hw::elect_one()) {
       hw::grid_dependency_wait();
       const u64 first = hw::policy_evict_first(), last = hw::policy_evict_last();
       hw::mbarrier_wait(full + 1, 1);
@@ -85,6 +88,7 @@ probe(HW_TENSOR_MAP(a), HW_TENSOR_MAP(d), u32* out, int n) {
     hw::fence_proxy_async();
     hw::named_barrier(1, 256);
     if (warp == 0) hw::named_barrier(2, 160);
+    hw::stg_if(n > 5, reinterpret_cast<hw::Quad*>(out), hw::Quad{ {x[0], x[1], x[2], x[3]} });
     if (threadIdx.x == 0) {
       hw::tma_store(&d, shared, 0, n);
       hw::tma_store_commit();
@@ -154,6 +158,8 @@ MEANT = {
     "PREEXIT": "grid_dependency_launch",
     "STSM.16.M88.4": "stmatrix_x4",
     "STSM.16.MT88.4": "stmatrix_x4_trans",
+    "ELECT": "elect_one",
+    "STG.E.128": "stg_if",
     "F2FP.BF16.F32.PACK_AB": "pack_bf16",
     "F2FP.F16.F32.PACK_AB": "pack_f16",
 }
@@ -176,6 +182,20 @@ PARTS = {
 def test_what_runs_once_a_k_block_has_no_memory_barrier(call: str, kernel: CompiledKernel) -> None:
     body = f'extern "C" __global__ void probe(int n) {{ HW_SHARED(s); {call} }}'
     assert not [i for i in listing(compile_kernel(source(body), "sm_90a")) if i.opcode.startswith(("MEMBAR", "ERRBAR"))]
+
+
+@pytest.mark.parametrize(("call", "waits"), [("cluster_arrive", True), ("cluster_arrive_shared", False)])
+def test_only_an_arrival_that_releases_global_memory_waits_for_it(
+    call: str, waits: bool, kernel: CompiledKernel
+) -> None:
+    body = (
+        'extern "C" __global__ void __cluster_dims__(2, 1, 1) probe(float* out) { HW_SHARED(s); float* x = (float*)s; '
+        f"out[threadIdx.x] = 1.f; x[threadIdx.x] = 2.f; hw::{call}(); hw::cluster_wait(); "
+        "out[1] = hw::lds_cluster((hw::Quad*)s, 1).v[0]; }"
+    )
+    found = {i.opcode for i in listing(compile_kernel(source(body), "sm_90a"))}
+    assert ("MEMBAR.ALL.GPU" in found) == waits
+    assert waits or "MEMBAR.ALL.CTA" in found
 
 
 @pytest.mark.parametrize("what", [("bf16",), ("f16",), ("tf32",), ("bf16", True), ("f16", False, True)], ids=str)

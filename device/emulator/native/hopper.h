@@ -64,6 +64,7 @@ template <class T, int N, bool TRANS_A, bool TRANS_B> HW_FN void wgmma(float (&d
   emu::wgmma_issue(&shape, d, a, b, accumulate, line);
 }
 template <int N> HW_FN void accumulator_fence(float (&d)[N]) {}
+HW_FN void keep(int& v) {}
 
 // ---------------------------------------------------------------- registers, barriers, cluster, dependent launch
 template <int N> HW_FN void registers_more(HW_LINE) {
@@ -79,6 +80,8 @@ HW_FN void named_barrier_arrive(int id, int threads, HW_LINE) { emu::named_barri
 HW_FN u32 cluster_rank() { return emu::cluster_rank(); }
 HW_FN void cluster_arrive(HW_LINE) { emu::cluster_arrive(true, line); }
 HW_FN void cluster_arrive_relaxed(HW_LINE) { emu::cluster_arrive(false, line); }
+// What it need not order, earlier stores to global memory, is not looked at here.
+HW_FN void cluster_arrive_shared(HW_LINE) { emu::cluster_arrive(true, line); }
 HW_FN void cluster_wait(HW_LINE) { emu::cluster_wait(line); }
 HW_FN void cluster_sync(HW_LINE) { emu::cluster_arrive(true, line), emu::cluster_wait(line); }
 HW_FN Quad lds_cluster(const Quad* p, u32 cta, HW_LINE) {
@@ -96,8 +99,12 @@ HW_FN void grid_dependency_launch() {}
 HW_STMATRIX(stmatrix_x4)
 HW_STMATRIX(stmatrix_x4_trans)
 #undef HW_STMATRIX
+HW_FN void stg_if(bool there, Quad* p, const Quad& q, HW_LINE) {
+  if (there) stg(p, q, line);
+}
 HW_FN u32 pack_bf16(float low, float high) { return emu::bfloat_from_float(low) | (u32)emu::bfloat_from_float(high) << 16; }
 HW_FN u32 pack_f16(float low, float high) { return emu::half_from_float(low) | (u32)emu::half_from_float(high) << 16; }
 HW_FN int warp_uniform(int v, HW_LINE) { return emu::exchange(~0u, v, 0, "warp_uniform", line); }
+HW_FN bool elect_one(HW_LINE) { return emu::exchange(~0u, (int)emu::current->lane, 0, "elect_one", line) == (int)emu::current->lane; }
 
 }  // namespace hw

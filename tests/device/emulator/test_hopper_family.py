@@ -220,9 +220,31 @@ def test_stream_k_cuts_tiles_between_any_number_of_blocks(sms: int) -> None:
     prove(problem, [Run(problem.m, SCHEDULES[sms % 3], 1.0, sms=sms, whole=True)], stream=1, persistent=1)
 
 
+@pytest.mark.parametrize("stages", [2, 5, 8])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"persistent": 1, "store": "tma"},
+        {"persistent": 1, "store": "shared", "cluster": "2x1"},
+        {"persistent": 1, "schedule": "pingpong", "warpgroups": 2, "store": "tma"},
+        {"persistent": 1, "stream": 1},
+        {"splits": 2, "swap": 1, "bn": 32},
+        {"cluster": "1x1x2"},
+    ],
+    ids=str,
+)
+def test_what_is_loaded_before_the_block_meets_fits_the_ring_and_the_first_piece(
+    knobs: dict[str, int | str], stages: int
+) -> None:
+    problem = Gemm(200, 136, 328)  # five k tiles: less than a ring, as many, and more
+    runs = [Run(problem.m, SCHEDULES[stages % 3], 1.0, sms=3)]
+    prove(problem, runs, stages=stages, bk=64, **knobs)
+
+
 def test_dependent_launches_compute_the_same() -> None:
     problem = Gemm(104, 136, 264)
-    for knobs in ({}, {"cluster": "1x1x2"}):
+    for knobs in ({}, {"cluster": "1x1x2"}, {"cluster": "2x1"}, {"persistent": 1}):
         configuration = Configuration.of("hopper_programmatic", {**SMALL, "programmatic": 1, **knobs})
         source = render(problem, configuration)
         assert emulate(source.text, source.recipe, problem, runs=once(problem)).verification.passed

@@ -21,6 +21,8 @@ PAIR: dict[str, int | str] = {"cluster": "2x1"}
 PINGPONG: dict[str, int | str] = {"schedule": "pingpong", "warpgroups": 2}
 COOPERATIVE: dict[str, int | str] = {"warpgroups": 2, "bm": 128}
 SPLIT: dict[str, int | str] = {"splits": 3, "store": "direct"}
+MULTICAST: dict[str, int | str] = {"cluster": "1x2", "store": "shared", "warpgroups": 2, "bm": 128}
+ONE_PIECE: dict[str, int | str] = {"persistent": 0, "store": "shared"}
 GATHER: dict[str, int | str] = {"cluster": "1x1x4", "store": "direct", "persistent": 0, "warpgroups": 2, "bm": 128}
 
 
@@ -37,10 +39,16 @@ def proved(text: str, source: KernelSource) -> Emulation:
     return found
 
 
-@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT, GATHER])
+@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT, MULTICAST, ONE_PIECE, GATHER])
 def test_whole_kernels_pass(knobs: dict[str, int | str]) -> None:
     source = kernel(knobs)
     assert proved(source.text, source).fault == ""
+
+
+def test_one_warp_may_release_what_the_others_wrote_before_they_met() -> None:
+    source = kernel(GATHER)
+    assert ARRIVE in source.text
+    assert proved(source.text.replace(ARRIVE, MEET + ONE_WARP), source).fault == ""
 
 
 Changes = list[tuple[str, str]]
@@ -48,9 +56,44 @@ IN_LOOP = "if (tile > first) release(previous, lane);"
 AT_END = "hw::wgmma_wait<0>();\n    release(previous, lane);"
 EXPECT = "hw::mbarrier_expect(full, STAGE_BYTES);"
 NEXT_STAGE = "if (++stage == STAGES) stage = 0, phase ^= 1;"
-BEFORE_SUMS = "hw::cluster_sync();\n      add_up"
+BEGIN = "Producer(shared, &p_map, &q_map, schedule).begin();"
+INIT_FULL = "for (int i = 0; i < STAGES; i++) hw::mbarrier_init(shared.full + i, 1);"
+FENCED = INIT_FULL + "\n      hw::mbarrier_fence_init();"
+SYNC = "  hw::sync_block();"
+TAIL = "for (int i = 0; i < STAGES; i++) {\n      hw::mbarrier_wait(shared.empty + stage, phase);"
+ARRIVE, RELAXED = "hw::cluster_arrive_shared();", "hw::cluster_arrive_relaxed();"
+WAIT = "hw::cluster_wait();\n      add_up"
+PRODUCER = "hw::cluster_arrive_relaxed();  // they have no part in the sums\n    hw::cluster_wait();"
+MEET = "hw::named_barrier(1, CONSUMERS * 128);"
+ONE_WARP = "if (warp == 0) hw::cluster_arrive(); else hw::cluster_arrive_relaxed();"
 MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
-    "the producer waits for the wrong parity": ({}, [("u32 phase = 1;", "u32 phase = 0;")]),
+    "the producer waits for the wrong parity": ({}, [("u32 phase = done < STAGES;", "u32 phase = done >= STAGES;")]),
+    "the producer's parity forgets what was loaded ahead": ({}, [("u32 phase = done < STAGES;", "u32 phase = 1;")]),
+    "the producer's stage forgets what was loaded ahead": (
+        {"stages": 4, "splits": 3, "store": "direct"},
+        [("int stage = done % STAGES;", "int stage = 0;")],
+    ),
+    "what was loaded ahead is loaded again": (ONE_PIECE, [("tile = work.first + done;", "tile = work.first;")]),
+    "what was loaded ahead is left out of every piece": ({}, [("      done = 0;\n", "")]),
+    "more is loaded ahead than there are stages": (ONE_PIECE, [(": tiles < STAGES ? tiles : STAGES;", ": tiles;")]),
+    "more is loaded ahead than the piece has": (
+        {"stages": 10, "bn": 8, "store": "shared"},
+        [(": tiles < STAGES ? tiles : STAGES;", ": STAGES;")],
+    ),
+    "loads go ahead of their barriers": (
+        {},
+        [(BEGIN, ""), ("hw::tensor_prefetch(&p_map);", BEGIN + " hw::tensor_prefetch(&p_map);")],
+    ),
+    "loads go ahead of the fence": ({}, [(FENCED, INIT_FULL)]),
+    "loads go ahead of the other block's barriers": (
+        PAIR,
+        [("return CP * CQ > 1 ? 0 :", "return"), (FENCED, FENCED + BEGIN)],
+    ),
+    "the empty barriers are not there yet": ({}, [(SYNC, "")]),
+    "the empty barriers are nobody's": (
+        {},
+        [("for (int i = 0; i < STAGES; i++) hw::mbarrier_init(shared.empty", "//")],
+    ),
     "consumers wait for the wrong parity": ({}, [("  u32 phase = 0;\n", "  u32 phase = 1;\n")]),
     "parity never flips": ({}, [(NEXT_STAGE, "if (++stage == STAGES) stage = 0;")]),
     "a stage is released while it is read": (
@@ -69,7 +112,13 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "a buffer is filled while TMA reads it": ({}, [("hw::tma_store_wait_read<0>()", "")]),
     "barriers are used before they are visible": ({}, [("hw::mbarrier_fence_init();", "")]),
     "a block ends while TMA reads from it": ({}, [("if (thread == 0) hw::tma_store_wait<0>();", "")]),
-    "a cluster is left too early": (PAIR, [("  hw::sync_warp();\n  hw::cluster_sync();", "")]),
+    "a cluster is left too early": (PAIR, [(TAIL, TAIL.replace("STAGES", "0"))]),
+    "a cluster is left a stage too early": (MULTICAST, [(TAIL, TAIL.replace("STAGES", "STAGES - 1"))]),
+    "a cluster's barriers are not released": (
+        PAIR,
+        [("hw::cluster_arrive_shared();", "hw::cluster_arrive_relaxed();")],
+    ),
+    "a cluster does not meet": (PAIR, [("hw::cluster_arrive_shared();\n  hw::cluster_wait();", "hw::sync_block();")]),
     "a stage does not wait for the other block": (PAIR, [("* 4 * (CP + CQ - 1)", "* 4")]),
     "both blocks load the same half": (PAIR, [("work.q + part", "work.q")]),
     "consumers do not take turns": (PINGPONG, [("pipe.await_turn();", "")]),
@@ -78,20 +127,15 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "consumers meet at one barrier": (COOPERATIVE, [("hw::named_barrier(1 + consumer,", "hw::named_barrier(1,")]),
     "sums are not fenced": (SPLIT, [("hw::fence_device();  // the sums before the count", "")]),
     "the count is not fenced": (SPLIT, [("hw::fence_device();  // the count before", "//")]),
-    "sums are read before the cluster has met": (
+    "sums are read before the cluster has met": (GATHER, [(ARRIVE, ""), (WAIT, "add_up"), (PRODUCER, "")]),
+    "sums are read behind the block's own barrier": (GATHER, [(ARRIVE, MEET), (WAIT, "add_up"), (PRODUCER, "")]),
+    "the barrier before sums are read orders nothing": (GATHER, [(ARRIVE, RELAXED)]),
+    "one warp releases what others may still write": (GATHER, [(ARRIVE, ONE_WARP)]),
+    "who releases has not met who wrote": (GATHER, [(ARRIVE, MEET + RELAXED), (PRODUCER, "hw::cluster_sync();")]),
+    "a block ends while its sums are read": (
         GATHER,
-        [(BEFORE_SUMS, "add_up"), ("hw::cluster_sync();  // as the consumers do", "")],
+        [("\n  hw::cluster_arrive_relaxed();\n  hw::cluster_wait();", "")],
     ),
-    "the barrier before sums are read orders nothing": (
-        GATHER,
-        [
-            (
-                BEFORE_SUMS,
-                BEFORE_SUMS.replace("hw::cluster_sync();", "hw::cluster_arrive_relaxed(), hw::cluster_wait();"),
-            )
-        ],
-    ),
-    "a block ends while its sums are read": (GATHER, [("  hw::cluster_arrive_relaxed();\n  hw::cluster_wait();", "")]),
     "sums overwrite what wgmma still reads": (GATHER, [("hw::named_barrier(1, CONSUMERS * 128);", "")]),
     "a block's sums are left out": (GATHER, [("i < CK; i++) parts", "i < CK - 1; i++) parts")]),
     "a block's sums are added twice": (GATHER, [("(rank + i) % CK", "(rank + i / 2) % CK")]),

@@ -88,6 +88,7 @@ def test_clusters_that_share_k_stay_in_registers(problem: Gemm, knobs: dict[str,
     [
         Gemm(4096, 7168, 2048),
         Gemm(128, 7168, 4096),
+        Gemm(128, 2112, 7168),
         Gemm(64, 2112, 7168, dtype="fp16"),
         Gemm(16, 4096, 4096, out_dtype="fp32"),
         Gemm(4096, 4096, 4096, dtype="tf32"),
@@ -111,3 +112,46 @@ def test_the_main_loop_is_four_wgmmas_one_wait_and_one_release() -> None:
     assert sum(i.opcode.startswith("WARPGROUP.DEPBAR") for i in loop) == 1
     assert not {"MEMBAR", "LDL", "STL", "LDC", "ERRBAR"} & set(words)
     assert len(loop) < 50
+
+
+SMALL: dict[str, int | str] = {"bm": 128, "bn": 64, "stages": 8, "warpgroups": 1, "group": 1, "persistent": 0}
+
+
+def opcodes(kernel: CompiledKernel) -> list[str]:
+    try:
+        return [i.opcode for i in disassemble(kernel.cubin, kernel.source.entry).instructions]
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("problem", "knobs"),
+    [
+        (Gemm(128, 7168, 4096), {**SMALL, "store": "shared"}),
+        (Gemm(128, 2112, 7168), {**SMALL, "bn": 72, "stages": 7, "cluster": "1x1x4", "store": "direct"}),
+        (Gemm(128, 2112, 7168), {**SMALL, "swap": 1, "splits": 4, "store": "direct"}),
+    ],
+)
+def test_the_first_load_waits_for_no_other_thread_and_no_division(problem: Gemm, knobs: dict[str, int | str]) -> None:
+    found = opcodes(compiled(problem, Configuration.of("hopper", {**BASE, **knobs})))
+    before = found[: found.index("UTMALDG.2D")]
+    leader = before[len(before) - before[::-1].index("ELECT") :]  # behind what the rest of the block branches around
+    assert len(leader) < 60
+    assert leader.index("UTMACCTL.PF") < leader.index("SYNCS.EXCH.64")
+    assert not [o for o in before if o.startswith(("BAR", "MUFU", "UCGABAR", "WARPSYNC"))]
+    assert "BAR.SYNC.DEFER_BLOCKING" in found[len(before) :]
+    assert "BRA.U.ANY" not in found  # a loop over lanes that might differ
+
+
+def test_the_first_load_of_a_dependent_launch_waits_for_the_kernel_before() -> None:
+    knobs = {**SMALL, "store": "shared", "programmatic": 1}
+    found = opcodes(compiled(Gemm(128, 7168, 4096), Configuration.of("hopper_programmatic", {**BASE, **knobs})))
+    assert found.index("SYNCS.EXCH.64") < found.index("ACQBULK") < found.index("UTMALDG.2D")
+
+
+@pytest.mark.parametrize("cluster", ["2x1", "1x2", "1x1x4"])
+def test_no_cluster_waits_for_global_memory(cluster: str) -> None:
+    knobs = {**SMALL, "bn": 72, "stages": 6, "cluster": cluster, "store": "direct"}
+    found = opcodes(compiled(Gemm(256, 2112, 7168), Configuration.of("hopper", {**BASE, **knobs})))
+    assert "MEMBAR.ALL.GPU" not in found
+    assert "UCGABAR_WAIT" in found
