@@ -155,3 +155,12 @@ def test_no_cluster_waits_for_global_memory(cluster: str) -> None:
     found = opcodes(compiled(Gemm(256, 2112, 7168), Configuration.of("hopper", {**BASE, **knobs})))
     assert "MEMBAR.ALL.GPU" not in found
     assert "UCGABAR_WAIT" in found
+
+
+def test_a_tile_leaves_through_shared_memory_in_whole_vectors_without_branches() -> None:
+    found = opcodes(compiled(Gemm(128, 7168, 4096), Configuration.of("hopper", {**BASE, **SMALL, "store": "shared"})))
+    last = len(found) - found[::-1].index("STG.E.128")
+    after = found[found.index("WARPGROUP.DEPBAR.LE") : last]
+    assert after.count("STG.E.128") == after.count("LDS.128") == 8
+    assert not [o for o in after if o.startswith(("STG.E.U16", "BSSY"))]
+    assert len(after) < 200
