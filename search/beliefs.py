@@ -20,8 +20,11 @@ STEPS = 15
 TRUST, CERTAINTY = 0.5, 0.5
 """Slope of the measured over the estimated time before any result, and how sure of it: as sure as the results make one
 whose estimates have, together, this much variance (a dozen that differ by 20 % each)."""
-SLOWEST = 1.0
-"""Times are cut off at the best and so many times the median's distance from it."""
+SLOWEST = 2.0
+"""Times are cut off at the best and so many times the median's distance from it.
+
+The more a search has found, the nearer its median is to the best: cut off there, half of its trials would look alike.
+"""
 
 
 class Beliefs:

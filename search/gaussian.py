@@ -1,9 +1,10 @@
 """A Gaussian process over a set of candidates: what trials so far say about those that are not tried yet.
 
-The kernel is Matern 5/2 with a length scale for each feature (Rasmussen and Williams, Gaussian Processes for Machine
-Learning, 2006, eq. 4.17). Length scales and noise are those of the greatest posterior density, under log-normal
-priors whose mean grows with the root of the number of features (Hvarfner et al., Vanilla Bayesian Optimization Performs
-Great in High Dimensions, 2024); the variance of the signal follows in closed form.
+The kernel is Matern 3/2 with a length scale for each feature (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, eq. 4.17): times have cliffs between neighbouring values of a knob, where a smoother process sees slopes
+that go on. Length scales and noise are those of the greatest posterior density, under log-normal priors whose mean
+grows with the root of the number of features (Hvarfner et al., Vanilla Bayesian Optimization Performs Great in High
+Dimensions, 2024); the variance of the signal follows in closed form.
 
 Trials that run count for the variance alone: their outcome is taken to be what is expected of them, which leaves the
 mean as it is ("kriging believer", Ginsbourger et al. 2010). So the variance depends on no result, and is updated one
@@ -48,8 +49,8 @@ class Scales:
 def matern(a: Floats, b: Floats) -> Floats:
     """Correlation [points of a, points of b] of points [n, features] and [m, features] in units of length scales."""
     squared = np.maximum((a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2 * a @ b.T, 0.0)
-    s = np.sqrt(5 * squared)
-    return np.asarray((1 + s + s * s / 3) * np.exp(-s))
+    s = np.sqrt(3 * squared)
+    return np.asarray((1 + s) * np.exp(-s))
 
 
 def fit(x: Floats, y: Floats, start: Scales, steps: int) -> Scales:
@@ -88,9 +89,9 @@ def _loss(at: Floats, apart: Floats, y: Floats) -> tuple[float, Floats]:
     features, n, _ = apart.shape
     squeeze, noise = np.exp(-2 * at[:-1]), float(np.exp(at[-1]))
     flat = apart.reshape(features, n * n)
-    s = np.sqrt(5 * (squeeze @ flat)).reshape(n, n)
+    s = np.sqrt(3 * (squeeze @ flat)).reshape(n, n)
     falling = np.exp(-s)
-    k = (1 + s + s * s / 3) * falling + (noise + _TINY) * np.eye(n)
+    k = (1 + s) * falling + (noise + _TINY) * np.eye(n)
     lower = np.linalg.cholesky(k)
     half = np.linalg.inv(lower)
     inverse = half.T @ half
@@ -99,13 +100,44 @@ def _loss(at: Floats, apart: Floats, y: Floats) -> tuple[float, Floats]:
     loss = 0.5 * n * log(variance) + float(np.log(np.diag(lower)).sum())
     by_k = 0.5 * (inverse - np.outer(a, a) / variance)
     slope = np.empty(features + 1)
-    slope[:-1] = -2 * squeeze * (flat @ (by_k * (-5 / 6) * (1 + s) * falling).ravel())
+    slope[:-1] = -2 * squeeze * (flat @ (by_k * (-3 / 2) * falling).ravel())
     slope[-1] = noise * np.trace(by_k)
     off = (at[:-1] - _middle(features)) / LENGTH_SPREAD
     off_noise = (float(at[-1]) - log(NOISE)) / NOISE_SPREAD
     slope[:-1] += off / LENGTH_SPREAD
     slope[-1] += off_noise / NOISE_SPREAD
     return loss + 0.5 * float(off @ off) + 0.5 * off_noise**2, slope
+
+
+class _Table:
+    """A matrix that gains rows and columns, with room to spare: most additions copy nothing but themselves."""
+
+    def __init__(self, values: Floats) -> None:
+        self._held = values
+        self.now = values
+
+    def add_rows(self, values: Floats) -> None:
+        """``values`` [n, columns] below."""
+        rows, columns = self.now.shape
+        self._grow(rows + len(values), columns)[rows:] = values
+
+    def add_columns(self, values: Floats) -> None:
+        """``values`` [rows, n] to the right."""
+        rows, columns = self.now.shape
+        self._grow(rows, columns + values.shape[1])[:, columns:] = values
+
+    def _grow(self, rows: int, columns: int) -> Floats:
+        if rows > self._held.shape[0] or columns > self._held.shape[1]:
+            old = self.now
+            wide, high = self._held.shape[1], self._held.shape[0]
+            if columns > wide:
+                wide = columns + columns // 4
+            if rows > high:
+                high = rows + rows // 4
+            self._held = np.empty((high, wide))
+            self._held[: old.shape[0], : old.shape[1]] = old
+        self.now = self._held[:rows, :columns]
+        return self.now
 
 
 class Posterior:
@@ -122,12 +154,12 @@ class Posterior:
         self._candidates = scales.scaled(candidates)
         self._tried = scales.scaled(tried)
         m = len(tried)
-        self._k = matern(self._tried, self._candidates)
+        k = matern(self._tried, self._candidates)
         own = matern(self._tried, self._tried) + self._nugget * np.eye(m)
-        self._own = own
-        self._half = np.linalg.inv(np.linalg.cholesky(own))
-        self._v = self._half @ self._k
-        self._left = 1 - (self._v * self._v).sum(0)
+        half = np.linalg.inv(np.linalg.cholesky(own))
+        v = half @ k
+        self._own, self._half, self._k, self._v = _Table(own), _Table(half), _Table(k), _Table(v)
+        self._left = 1 - (v * v).sum(0)
 
     @property
     def _nugget(self) -> float:
@@ -137,9 +169,10 @@ class Posterior:
         """More candidates [n, features], after those there are."""
         new = self._scales.scaled(x)
         k = matern(self._tried, new)
-        v = self._half @ k
+        v = self._half.now @ k
         self._candidates = np.concatenate([self._candidates, new])
-        self._k, self._v = np.concatenate([self._k, k], axis=1), np.concatenate([self._v, v], axis=1)
+        self._k.add_columns(k)
+        self._v.add_columns(v)
         self._left = np.concatenate([self._left, 1 - (v * v).sum(0)])
 
     def add_trials(self, x: Floats) -> None:
@@ -149,19 +182,25 @@ class Posterior:
         k = matern(new, self._candidates)
         between = matern(self._tried, new)
         inner = matern(new, new) + self._nugget * np.eye(n)
-        across = self._half @ between
+        across = self._half.now @ between
         corner = np.linalg.inv(np.linalg.cholesky(inner - across.T @ across))
-        v = corner @ (k - across.T @ self._v)
-        self._half = np.block([[self._half, np.zeros((m, n))], [-corner @ across.T @ self._half, corner]])
-        self._own = np.block([[self._own, between], [between.T, inner]])
+        v = corner @ (k - across.T @ self._v.now)
+        below = -corner @ across.T @ self._half.now
+        self._half.add_columns(np.zeros((m, n)))
+        self._half.add_rows(np.concatenate([below, corner], axis=1))
+        self._own.add_columns(between)
+        self._own.add_rows(np.concatenate([between.T, inner], axis=1))
         self._tried = np.concatenate([self._tried, new])
-        self._k, self._v = np.concatenate([self._k, k]), np.concatenate([self._v, v])
+        self._k.add_rows(k)
+        self._v.add_rows(v)
         self._left = self._left - (v * v).sum(0)
 
     def mean(self, known: npt.NDArray[np.intp], y: Floats) -> tuple[Floats, float]:
         """Means of the candidates and the signal's variance, where the trials numbered ``known`` gave ``y``."""
-        weights = np.linalg.solve(self._own[np.ix_(known, known)], y)
-        return weights @ self._k[known], max(float(y @ weights) / len(y), 1e-10)
+        weights = np.linalg.solve(self._own.now[np.ix_(known, known)], y)
+        every = np.zeros(len(self._tried))  # with weight 0 where nothing is known yet: no row is copied
+        every[known] = weights
+        return every @ self._k.now, max(float(y @ weights) / len(y), 1e-10)
 
     def deviation(self) -> Floats:
         """Standard deviations of the candidates, in units of the signal's."""

@@ -16,12 +16,14 @@ import numpy as np
 from gemmtune.search.beliefs import Beliefs, cut, fitted, unit_of
 from gemmtune.search.features import Features
 from gemmtune.search.gaussian import Scales
-from gemmtune.search.start import START, WARM, diverse, known_points, sample
+from gemmtune.search.start import START, WARM, diverse, known_points, sample, spread
 from gemmtune.search.strategy import Result, Strategy
 from gemmtune.space.space import Space
 
 KNOWN = 8
 """Points that families name, tried first."""
+FIRST = 20
+"""Points that are tried first where nothing is estimated: as many as are in flight before the first result is known."""
 POOL = 4096
 """Candidates drawn at each fit where features cost next to nothing."""
 FRESH = 256
@@ -66,7 +68,10 @@ class Gp(Strategy):
     def _first_points(self, warm: Sequence[int], budget: int) -> list[int]:
         borrowed = diverse(self.space, warm, WARM)
         if not self._features.estimable:
-            return borrowed
+            rows = (self._features.rows(self._drawn) - self._unit[0]) / self._unit[1]
+            return list(
+                dict.fromkeys([*borrowed, *(self._drawn[i] for i in spread(rows, min(FIRST, budget), self.rng))])
+            )
         costs = self._features.estimated(self._drawn)
         liked = [self._drawn[int(i)] for i in np.argsort(costs, kind="stable")]
         estimated = diverse(self.space, liked, min(START, budget))

@@ -1,7 +1,7 @@
 """Strategies compared on a recorded space: how fast each one comes near the optimum, over many seeds.
 
 A strategy is called in the very rhythm of a study (:mod:`gemmtune.search.rhythm`): batches of four, the results of five
-batches ago known. An evaluation is one configuration tried, whatever became of it.
+batches ago known, its linear algebra on one thread. An evaluation is one configuration tried, whatever became of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from gemmtune.search.rhythm import AHEAD, BATCH
 from gemmtune.search.strategy import Result, Strategy, make_strategy
@@ -119,14 +120,15 @@ def replay(
     made = make or make_strategy
     curves = np.zeros((repeats, budget))
     seconds = 0.0
-    for number in range(repeats):
-        began = perf_counter()
-        one = made(strategy, space, seed + number, budget)
-        curve, spent = run(space, one, budget, perf_counter() - began)
-        curves[number] = curve
-        seconds += spent
-        if told is not None:
-            told(number + 1)
+    with threadpool_limits(1, user_api="blas"):
+        for number in range(repeats):
+            began = perf_counter()
+            one = made(strategy, space, seed + number, budget)
+            curve, spent = run(space, one, budget, perf_counter() - began)
+            curves[number] = curve
+            seconds += spent
+            if told is not None:
+                told(number + 1)
     return Replayed(strategy, curves, seconds)
 
 

@@ -1,5 +1,5 @@
 """Where a study starts: points its families name, configurations that the cost estimate likes and that differ, and
-random ones.
+random ones; where nothing is estimated, such as lie far from each other.
 
 A warm start must be diverse: near-duplicates teach a sampler less than a cold start does, while seeds that differ in
 three knobs or more bring it ahead.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gemmtune.search.gaussian import Floats
 from gemmtune.space.estimate import estimate
 from gemmtune.space.space import Space
 
@@ -20,6 +21,8 @@ WARM = 5
 """Configurations taken over from a study under other circumstances."""
 SAMPLE = 1024
 """Configurations a family whose cost is estimated (some tens of microseconds each)."""
+DRAWN = 256
+"""Random points of which the one that lies farthest from the others is taken."""
 APART = 3
 """Knobs in which two estimated starting points differ at least."""
 
@@ -78,6 +81,18 @@ def diverse(space: Space, ranked: Sequence[int], n: int) -> list[int]:
         if all(_distance(space, index, other) >= APART for other in chosen):
             chosen.append(index)
     return chosen
+
+
+def spread(rows: Floats, n: int, rng: np.random.Generator) -> list[int]:
+    """``n`` of ``rows`` [points, features] that lie far apart, as their numbers: each the farthest of :data:`DRAWN`
+    random ones from all before it (Mitchell 1991). The farthest of all would be corners, one after another.
+    """
+    chosen = [int(rng.integers(len(rows)))]
+    while len(chosen) < min(n, len(rows)):
+        drawn = rng.integers(len(rows), size=DRAWN)
+        apart = ((rows[drawn][:, None] - rows[chosen][None]) ** 2).sum(2).min(1)
+        chosen.append(int(drawn[int(apart.argmax())]))
+    return list(dict.fromkeys(chosen))
 
 
 def sample(space: Space, rng: np.random.Generator, n: int | None) -> list[int]:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from gemmtune.db import History
 from gemmtune.search.beliefs import cut
 from gemmtune.search.features import Features
-from gemmtune.search.gaussian import Posterior, Scales, below, expected_improvement, fit, matern
+from gemmtune.search.gaussian import Posterior, Scales, _loss, below, expected_improvement, fit, matern
 from gemmtune.search.gp import Gp
+from gemmtune.search.start import spread
 from gemmtune.search.strategy import Result, make_strategy
 from gemmtune.search.study import tune
 from gemmtune.space.errors import SettingError
@@ -57,6 +58,33 @@ def test_fitting_finds_the_feature_that_matters():
     assert np.exp(found.lengths[1]) < 0.3 * np.exp(np.delete(found.lengths, 1)).min()
 
 
+def test_the_fit_follows_the_gradient_of_its_density():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
+    apart = np.ascontiguousarray(((x[:, None] - x[None]) ** 2).transpose(2, 0, 1))
+    at = np.array([0.3, -0.2, 0.9, -3.0])
+    _, slope = _loss(at, apart, y)
+    for i, step in enumerate(1e-5 * np.eye(4)):
+        rise = _loss(at + step, apart, y)[0] - _loss(at - step, apart, y)[0]
+        assert slope[i] == pytest.approx(rise / 2e-5, rel=1e-4, abs=1e-6)
+
+
+def test_spread_points_lie_farther_apart_than_random_ones():
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(2000, 5))
+
+    def nearest(chosen):
+        apart = np.linalg.norm(rows[chosen][:, None] - rows[chosen][None], axis=2) + 99 * np.eye(len(chosen))
+        return apart.min(1).mean()
+
+    chosen = spread(rows, 20, rng)
+    assert len(chosen) == len(set(chosen)) == 20
+    assert nearest(chosen) > 1.3 * nearest(rng.choice(2000, 20, replace=False))
+    assert set(spread(rows[:3], 20, rng)) <= {0, 1, 2}
+    assert spread(rows[:1], 20, rng) == [0]
+    assert len(spread(np.zeros((4, 2)), 4, rng)) <= 4
+
+
 def test_expected_improvement_and_the_normal_distribution_are_what_they_are_called():
     from statistics import NormalDist
 
@@ -69,7 +97,7 @@ def test_expected_improvement_and_the_normal_distribution_are_what_they_are_call
 
 def test_slow_times_are_cut_and_failures_are_slow():
     times = cut({1: 0.0, 2: 0.1, 3: 0.2, 4: 5.0, 5: 9.0}, [6])
-    assert times == pytest.approx({1: 0.0, 2: 0.1, 3: 0.2, 4: 0.2, 5: 0.2, 6: 0.2})
+    assert times == pytest.approx({1: 0.0, 2: 0.1, 3: 0.2, 4: 0.4, 5: 0.4, 6: 0.4})
 
 
 def test_features_tell_knobs_apart_and_agree_with_the_space(space):
