@@ -8,9 +8,11 @@ in closed form (Knuth, "The Art of Computer Programming", volume 2, 3.2.1, equat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 THREADS = 256
 MULTIPLIER, INCREMENT = 1664525, 1013904223
@@ -40,11 +42,15 @@ class Health:
 
 def question(blocks: int) -> NDArray[np.uint32]:
     """The kernel's input, [blocks * THREADS]."""
+    import numpy as np
+
     return np.random.default_rng(0).integers(0, 2**32, blocks * THREADS, dtype=np.uint32)
 
 
 def answer(values: NDArray[np.uint32], steps: int) -> NDArray[np.uint32]:
     """What the kernel must make of ``values``, bit for bit."""
+    import numpy as np
+
     factor, summand = 1, 0  # x -> factor * x + summand, composed by squaring
     power, term = MULTIPLIER, INCREMENT
     while steps:
@@ -58,6 +64,8 @@ def answer(values: NDArray[np.uint32], steps: int) -> NDArray[np.uint32]:
 
 def difference(found: NDArray[np.uint32], expected: NDArray[np.uint32]) -> str:
     """One sentence where they differ, or nothing."""
+    import numpy as np
+
     wrong = np.flatnonzero(found != expected)
     if not wrong.size:
         return ""
