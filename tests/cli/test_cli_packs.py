@@ -17,8 +17,10 @@ MAIN_JOB = str(Path(__file__).resolve().parents[2] / "benchmarks" / "h200" / "ma
 
 @pytest.fixture
 def exported(cli: Cli, tuned: tuple[Path, str], tmp_path: Path) -> tuple[str, str]:
-    """A pack of the small study, and the history."""
-    path, db = tmp_path / "small.kpack", str(tuned[0])
+    """A pack of the small study, and a history: a copy, since an export is kept in it, and other tests read it."""
+    path, copy = tmp_path / "small.kpack", tmp_path / "copy.db"
+    copy.write_bytes(tuned[0].read_bytes())
+    db = str(copy)
     done = cli("export", str(path), "--db", db)
     assert done.code == 0, done.err
     return str(path), db
