@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
-from gemmtune.search.rhythm import AHEAD, BATCH
+from gemmtune.search.rhythm import AHEAD, BATCH, one_thread
 from gemmtune.search.strategy import Result, Strategy, make_strategy
 from gemmtune.space.recorded import RecordedSpace
 from gemmtune.space.recorded.model import CORRECT
@@ -120,7 +119,7 @@ def replay(
     made = make or make_strategy
     curves = np.zeros((repeats, budget))
     seconds = 0.0
-    with threadpool_limits(1, user_api="blas"):
+    with one_thread():
         for number in range(repeats):
             began = perf_counter()
             one = made(strategy, space, seed + number, budget)

@@ -28,6 +28,11 @@ TURN = 0.0001
 """Seconds for which a thread may keep the interpreter while another one waits."""
 
 
+def one_thread() -> threadpool_limits:
+    """From now on linear algebra keeps to one thread; as a context manager, within the block."""
+    return threadpool_limits(1, user_api="blas")
+
+
 class Rhythm:
     """A strategy and the thread that calls it, one call after another, in the order they were asked for."""
 
@@ -57,7 +62,7 @@ class Rhythm:
         return self._strategy.propose(n)
 
     def __enter__(self) -> Rhythm:
-        self._limits = threadpool_limits(1, user_api="blas")
+        self._limits = one_thread()
         self._turn = sys.getswitchinterval()
         sys.setswitchinterval(min(TURN, self._turn))
         return self

@@ -86,7 +86,8 @@ HW_FN void tma_load_multicast(void* shared, const TensorMap* map, int x, int y, 
 }
 #undef HW_TMA_LOAD
 
-// Stores the map's box from `shared` to (x, y); elements outside the tensor are not written.
+// Stores the map's box from `shared` to (x, y), neither of which may be negative. Of a row, every 16 bytes that begin inside
+// the tensor are written whole; the rest is not.
 HW_FN void tma_store(const TensorMap* map, const void* shared, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
                ::"l"(map), "r"(x), "r"(y), "r"(shared_address(shared)) : "memory");

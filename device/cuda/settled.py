@@ -1,9 +1,9 @@
 """How trials are timed on a card that reaches its power cap: a glance beside the baseline, then contenders alone.
 
 What a user gets at the power cap is a kernel's time at the clock that its own power leaves it, to which the card takes
-about a tenth of a second. On the way there, beside a baseline that a faster clock hardly helps, the ratio of one kernel
-moves from run to run by more than good kernels differ, and they stand in another order than they will. Therefore a
-glance only tells who is clearly behind, and all others run alone until they have settled.
+a while (``benchmarks/power_cap.py`` shows how long). On the way there, beside a baseline that a faster clock hardly
+helps, the ratio of one kernel moves from run to run by more than good kernels differ, and they stand in another order
+than they will. Therefore a glance only tells who is clearly behind, and all others run alone until they have settled.
 """
 
 from __future__ import annotations
