@@ -1,7 +1,6 @@
 """The history: models, migrations, queries, export and merge."""
 
 from gemmtune.db.history import History
-from gemmtune.db.models import deflated
 from gemmtune.db.records import (
     ExportRecord,
     FailureGroup,
@@ -16,6 +15,7 @@ from gemmtune.db.records import (
     TrialResult,
     VerificationData,
 )
+from gemmtune.db.store import describe
 from gemmtune.db.study import Study
 
 __all__ = [
@@ -33,5 +33,5 @@ __all__ = [
     "FailureGroup",
     "ExportRecord",
     "MergeReport",
-    "deflated",
+    "describe",
 ]

@@ -38,6 +38,10 @@ class StudySpec:
     seed: int
 
 
+Described = tuple[str, Mapping[str, Any]]
+"""The digest of a row's content, and its columns."""
+
+
 @dataclass(frozen=True)
 class KernelData:
     """A compiled kernel as the history keeps it: everything needed to build it again, and the hash of its cubin.
@@ -56,6 +60,8 @@ class KernelData:
     spill_bytes: int | None = None
     stack_bytes: int | None = None
     shared_bytes: int | None = None
+    described: dict[str, Described] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What :func:`gemmtune.db.describe` found already, by configuration."""
 
 
 @dataclass(frozen=True)

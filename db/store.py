@@ -26,10 +26,11 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from gemmtune.db import models as m
-from gemmtune.db.records import CORRECT, KernelData, MeasurementData, StudySpec, VerificationData
+from gemmtune.db.records import CORRECT, Described, KernelData, MeasurementData, StudySpec, VerificationData
 from gemmtune.space.errors import DatabaseError
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import problem_from_json
@@ -52,6 +53,7 @@ _FIND_DESCRIBED = {
     for model in (m.Gpu, m.Environment, m.Problem, m.Kernel)
 }
 _INSERT = {into: insert(into) for into in (_TEMPLATE, _MEASUREMENT, *(table(model) for model in _FIND_DESCRIBED))}
+_ADD_KERNEL = sqlite.insert(table(m.Kernel)).on_conflict_do_nothing(index_elements=["digest"])
 _ADD_VERIFICATION, _ADD_BASELINE = insert(table(m.Verification)), insert(table(m.Baseline))
 
 
@@ -156,6 +158,23 @@ def add_kernel(connection: Connection, kernel: KernelData, configuration: str, k
     template_id = known.get(kernel.template_hash)
     if template_id is None:
         template_id = _template(connection, kernel, known)
+    key, content = describe(kernel, configuration)
+    columns = {**content, "template_id": template_id}
+    if connection.dialect.name == "sqlite":  # in a new study most are new
+        result = connection.execute(_ADD_KERNEL, {"digest": key, **columns})
+        if result.rowcount:
+            return _new_id(result)
+    return _interned(connection, m.Kernel, key, columns)
+
+
+def describe(kernel: KernelData, configuration: str) -> Described:
+    """What identifies a kernel's row, and what it holds; worked out once for each.
+
+    Who knows ahead what will be recorded, and has a thread to spare, may call it then.
+    """
+    if configuration in kernel.described:
+        return kernel.described[configuration]
+    m.deflated(kernel.source)
     content = {
         "configuration": configuration,
         "cubin_sha256": kernel.cubin_sha256,
@@ -168,8 +187,9 @@ def add_kernel(connection: Connection, kernel: KernelData, configuration: str, k
         "stack_bytes": kernel.stack_bytes,
         "shared_bytes": kernel.shared_bytes,
     }
-    named = {"template": kernel.template_hash}
-    return _intern(connection, m.Kernel, content, parents={"template_id": template_id}, named=named)
+    # The digest names the template by its natural key, as a row that travels does.
+    kernel.described[configuration] = digest({**content, "template": kernel.template_hash}), content
+    return kernel.described[configuration]
 
 
 def _template(connection: Connection, kernel: KernelData, known: dict[str, int]) -> int:
@@ -289,24 +309,25 @@ def failure_pattern(detail: str) -> str:
     return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", line)[:200]
 
 
-def _intern(
-    connection: Session | Connection,
-    model: type[_Described],
-    content: Mapping[str, Any],
-    parents: Mapping[str, int] | None = None,
-    named: Mapping[str, str] | None = None,
-) -> int:
-    """The id of the row with this content. Its digest names parents by their natural keys, as a row that travels."""
-    key = digest({**content, **(named or {})})
+def _intern(connection: Session | Connection, model: type[_Described], content: Mapping[str, Any]) -> int:
+    """The id of the row with this content."""
+    return _interned(connection, model, digest(content), content)
+
+
+def _interned(connection: Session | Connection, model: type[_Described], key: str, columns: Mapping[str, Any]) -> int:
+    """The id of the row with this digest, which is added with these columns where it is not there."""
     found = connection.execute(_FIND_DESCRIBED[model], {"digest": key}).scalar()
     if found is not None:
         return int(found)
-    return _inserted(connection, table(model), {"digest": key, **content, **(parents or {})})
+    return _inserted(connection, table(model), {"digest": key, **columns})
 
 
 def _inserted(connection: Session | Connection, into: Table, row: Mapping[str, Any]) -> int:
     """Insert a row; its id."""
-    result = cast("CursorResult[Any]", connection.execute(_INSERT[into], row))
+    return _new_id(cast("CursorResult[Any]", connection.execute(_INSERT[into], row)))
+
+
+def _new_id(result: CursorResult[Any]) -> int:
     (id_,) = result.inserted_primary_key or (0,)
     return int(id_)
 

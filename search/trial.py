@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.nvrtc import compile_options
 from gemmtune.codegen.render import render
-from gemmtune.db import TrialRecord, TrialResult, deflated
+from gemmtune.db import KernelData, TrialRecord, TrialResult, describe
 from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
 from gemmtune.search.limits import TimeLimit, hopeless
 from gemmtune.search.recording import binary_identity, kernel_data, measurement_data, reused, verification_data
@@ -53,10 +54,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A configuration on its way to the device: being compiled, or refused before that for ``reason``."""
+    """A configuration on its way to the device: being compiled, or refused before that for ``reason``.
+
+    ``recording``: what will be recorded of the kernel, once it is compiled.
+    """
 
     configuration: Configuration
     compiling: Future[CompiledKernel] | None
+    recording: Future[KernelData] | None = None
     reason: str = ""
     render_seconds: float = 0.0
 
@@ -116,12 +121,22 @@ class TrialRunner:
         try:
             source = render(self.problem, configuration, self._families[configuration.family])
         except (ConfigurationError, ExpressionError) as error:
-            return Prepared(configuration, None, str(error))
+            return Prepared(configuration, None, reason=str(error))
         seconds = time.perf_counter() - started
         compiling = self._compiler.submit(source, self.device.gpu.arch)
         # In the thread that compiled it, which has time: what is recorded between two trials keeps the device waiting.
-        compiling.add_done_callback(lambda done: deflated(source.text))
-        return Prepared(configuration, compiling, "", seconds)
+        recording: Future[KernelData] = Future()
+        compiling.add_done_callback(partial(self._describe, recording))
+        return Prepared(configuration, compiling, recording, render_seconds=seconds)
+
+    def _describe(self, recording: Future[KernelData], compiled: Future[CompiledKernel]) -> None:
+        try:
+            kernel = compiled.result()
+            data = kernel_data(kernel, self._families[kernel.configuration.family])
+            describe(data, str(kernel.configuration))
+            recording.set_result(data)
+        except BaseException as error:  # whoever waits for it is told, whatever it is
+            recording.set_exception(error)
 
     def run(self, prepared: Prepared, number: int, best: TrialRecord | None) -> Attempt:
         """Try one prepared configuration; whatever its kernel does is a result, too.
@@ -129,7 +144,7 @@ class TrialRunner:
         Raises:
             ToolchainError: nothing can be compiled or run here.
         """
-        if prepared.compiling is None:
+        if prepared.compiling is None or prepared.recording is None:
             return Attempt(TrialResult(Outcome.COMPILE, prepared.reason))
         self.device.start()  # while the first kernel compiles
         started = time.perf_counter()
@@ -139,7 +154,7 @@ class TrialRunner:
             return Attempt(TrialResult(Outcome.COMPILE, str(error)))
         waited = time.perf_counter() - started
         seconds = {"render": prepared.render_seconds, "compile": kernel.seconds, "wait": waited}
-        data = kernel_data(kernel, self._families[kernel.configuration.family])
+        data = prepared.recording.result()
         reason = hopeless(kernel, self.device.gpu)
         if reason:
             return Attempt(TrialResult(Outcome.PRUNED, reason, kernel=data, seconds=seconds))
