@@ -60,8 +60,9 @@ MEMORY_BAR = 8 * 2**20
 SETTLE_SECONDS = 5.0
 FINAL_SECONDS = 120.0
 PROTOCOL = (
-    "A fixed list of configurations, 40 % of them faulty, run whole and without the faulty ones; ratios are those of "
-    "each configuration's own trial, and of the finals for the winner, which are held once more in a fresh worker."
+    "A fixed list of configurations, 40 % of them faulty, run whole and without the faulty ones, each timed in full, "
+    "however slow; ratios are those of each configuration's own trial, and of the finals for the winner, which are "
+    "held once more in a fresh worker."
 )
 
 

@@ -12,23 +12,32 @@ from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import GemmtuneError
 from gemmtune.space.problem import problem_from_json
 
+MARGIN = 0.005
+"""Fraction of speed that may be given up for simplicity."""
+
 
 def standing(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     """The correct and timed ones of ``records``, which are of one problem and timed in one way, the winner first.
 
     Those measured among the finalists stand before the others, each by the score of the time that counts, equals in
-    the order they were tried. The first of them in that order is the quickest; whose 95 % interval meets its own, and
-    was taken in the same way, is its equal; and the simplest of these equals wins
-    (:meth:`gemmtune.space.family.Family.complexity`).
+    the order they were tried. The first of them in that order is the quickest; whose 95 % interval meets its own, was
+    taken in the same way, and whose score is within :data:`MARGIN` of its own, is its equal; and the simplest of these
+    equals wins (:meth:`gemmtune.space.family.Family.complexity`). The margin bounds what simplicity may cost where a
+    restless clock makes the intervals wide: that no difference was shown does not mean that there is none.
     """
     timed = [(t, r) for r in records if (t := r.timing) is not None and r.outcome == CORRECT]
     timed.sort(key=lambda pair: (not pair[0].final, pair[0].score, pair[1].id))
     ordered = [record for _, record in timed]
-    equals = [record for timing, record in timed if is_equal(timing, timed[0][0])]
+    quickest = timed[0][0] if timed else None
+    equals = [record for t, record in timed if quickest and is_equal(t, quickest) and _is_near(t, quickest)]
     ranked = [(key, i) for i, record in enumerate(equals) if (key := _complexity(record)) is not None]
     if len(equals) > 1 and ranked:
         ordered.insert(0, ordered.pop(min(ranked)[1]))
     return ordered
+
+
+def _is_near(timing: Timing, quickest: Timing) -> bool:
+    return timing.score - quickest.score <= MARGIN * abs(quickest.score)
 
 
 def is_equal(timing: Timing, quickest: Timing) -> bool:

@@ -94,7 +94,8 @@ class Excerpt:
 class Job:
     """One kernel to prove and time.
 
-    ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers. ``traits``: what an estimate goes by;
+    ``best_us``, ``best_ratio``: the study's best so far, to abandon clear losers; ``thorough``: they are timed in full
+    all the same, as the others. ``traits``: what an estimate goes by;
     the device fills them in, since its worker does not know families that the user's program registered.
     ``peers`` (names of :mod:`gemmtune.device.peers`) are timed beside it, and an :class:`Excerpt` of about ``excerpt``
     rows and columns is taken, by :meth:`Device.compare` alone and where the device has a GPU. ``overlap``: launches of
@@ -111,6 +112,7 @@ class Job:
     verify: bool = True
     measure: bool = True
     effort: Literal["trial", "final"] = "trial"
+    thorough: bool = False
     traits: Traits | None = None
     peers: tuple[str, ...] = ()
     excerpt: int = 0

@@ -41,11 +41,15 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """How times are taken, and the seed of the inputs."""
+    """How times are taken, and the seed of the inputs.
+
+    ``thorough``: clear losers are timed in full, too: for who wants every time of a list, not the best of a space.
+    """
 
     regime: Regime = "sustained"
     cache: Cache = "cold"
     seed: int = 0
+    thorough: bool = False
 
     def trial_seed(self, number: int) -> int:
         """The seed of trial ``number``: every trial sees fresh inputs, and the same ones when it is run again."""
@@ -222,6 +226,7 @@ class TrialRunner:
             cache=self.timing.cache,
             best_us=best.us if best else None,
             best_ratio=best.ratio if best else None,
+            thorough=self.timing.thorough,
         )
 
     def report(self, job: Job) -> Report:

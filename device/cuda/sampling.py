@@ -38,7 +38,7 @@ def sample(
     reason = ""
 
     def below(fraction: float) -> bool:
-        if job.best_ratio is None or len(ours.samples) < FEWEST:
+        if job.thorough or job.best_ratio is None or len(ours.samples) < FEWEST:
             return False
         return median_interval(ratios(ours, other)).high < fraction * job.best_ratio
 
@@ -49,9 +49,9 @@ def sample(
     elif bench.capped and job.regime == "sustained":
         glance = bench.settled.glance(watch, ours, other)
         measured = measurement(ours, other, watch)
-        reason = bench.settled.behind(glance)
+        reason = "" if job.thorough else bench.settled.behind(glance)
         if not reason:
-            measured, reason = bench.settled.measure(watch, ours, us, other, other_us, glance)
+            measured, reason = bench.settled.measure(watch, ours, us, other, other_us, glance, thorough=job.thorough)
     else:
         interleave(watch, other, [ours], TRIAL, lambda: below(BEHIND))
         measured = measurement(ours, other, watch)

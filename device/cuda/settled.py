@@ -24,6 +24,8 @@ LEAD, SHORT, SHORT_SAMPLES = 0.08, 0.03, 3
 """Seconds that a contender runs untimed, seconds that are timed at first, and the samples that these are cut into."""
 LONG, LONG_SAMPLES = 0.15, 5
 """The same of what is timed right after, of those that are close to the best."""
+FULL = 0.25
+"""Seconds that are timed instead where all are timed in full."""
 FRESH = 3.0
 """Seconds after which the baseline is timed again."""
 LEVELS = 5
@@ -59,26 +61,36 @@ class Settled:
         )
 
     def measure(
-        self, watch: Stopwatch, kernel: Series, us: float, baseline: Series, baseline_us: float, glance: float
+        self,
+        watch: Stopwatch,
+        kernel: Series,
+        us: float,
+        baseline: Series,
+        baseline_us: float,
+        glance: float,
+        *,
+        thorough: bool = False,
     ) -> tuple[Measurement, str]:
         """The kernel's settled time with its ratio to the baseline's level, and why it is clearly behind where it is.
 
-        ``us`` and ``baseline_us``: about what a launch of each takes; ``glance``: the kernel's ratio at one.
+        ``us`` and ``baseline_us``: about what a launch of each takes; ``glance``: the kernel's ratio at one;
+        ``thorough``: nothing is behind, and all is timed for long, the baseline too.
         """
         if self._baseline is None or self._baseline.replay is not baseline.replay:
             self._baseline, self._taken = baseline, -FRESH
             self._levels.clear()
         if self._clock() - self._taken > FRESH or not self._levels:
-            self._levels.append(watch.alone(baseline, baseline_us, LEAD, SHORT, SHORT_SAMPLES))
+            span = (FULL, LONG_SAMPLES) if thorough else (SHORT, SHORT_SAMPLES)
+            self._levels.append(watch.alone(baseline, baseline_us, LEAD, *span))
             self._taken = self._clock()
         found = self._measured(watch, watch.alone(kernel, us, LEAD, SHORT, SHORT_SAMPLES))
         ratio = found.ratio or 0.0
-        if self._best is not None and ratio < CLOSE * self._best[0]:
+        if not thorough and self._best is not None and ratio < CLOSE * self._best[0]:
             reason = (
                 f"Settled, at {ratio:.3f} of the baseline, it is clearly behind the best so far ({self._best[0]:.3f})."
             )
             return found, reason
-        found = self._measured(watch, watch.alone(kernel, us, 0.0, LONG, LONG_SAMPLES))
+        found = self._measured(watch, watch.alone(kernel, us, 0.0, FULL if thorough else LONG, LONG_SAMPLES))
         if self._best is None or (found.ratio or 0.0) > self._best[0]:
             self._best = found.ratio or 0.0, glance
         return found, ""

@@ -70,12 +70,25 @@ def test_among_equals_the_simplest_wins_whoever_asks(history: History, make: Sim
     assert [s.best.number for s in history.studies()] == [2]
 
 
-def test_equal_are_those_whose_intervals_meet(history: History, make: SimpleNamespace):
+@pytest.mark.parametrize(
+    ("ratio", "half_interval", "equal"),
+    [
+        (1.494, 0.01, True),
+        (1.494, 0.001, False),  # the intervals do not meet
+        (1.480, 0.01, False),  # they do, but so much is not given up for simplicity
+        (1.480, 0.2, False),
+    ],
+)
+def test_equal_are_near_ones_whose_intervals_meet(
+    history: History, make: SimpleNamespace, ratio: float, half_interval: float, equal: bool
+):
     study = history.open_study(make.spec())
-    for stages, ratio in ((5, 1.500), (4, 1.480), (2, 1.460), (1, 1.400)):  # 1.485 to 1.515, 1.4652 to 1.4948, ...
-        make.run(study, stages, make.correct(stages, ratio), stages)
-    assert winners(history, 1) == {"mma bm=4 stages=3"}
-    assert [(r.number, r.rank) for r in history.best()] == [(4, 1), (5, 2), (2, 3), (1, 4)]
+    for stages, value in ((5, 1.500), (4, ratio), (1, 1.400)):
+        low, high = value * (1 - half_interval), value * (1 + half_interval)
+        timed = replace(make.measurement(value), ratio_low=low, ratio_high=high)
+        make.run(study, stages, replace(make.correct(stages), measurement=timed), stages)
+    assert [r.number for r in history.best()] == ([4, 5, 1] if equal else [5, 4, 1])
+    assert winners(history, 1) == {f"mma bm={4 if equal else 5} stages=3"}
 
 
 def test_estimates_are_equal_where_they_are_the_same(history: History, make: SimpleNamespace):

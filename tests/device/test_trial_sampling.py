@@ -83,6 +83,15 @@ def test_at_the_cap_only_those_that_are_close_to_the_best_once_settled_are_timed
     assert (len(better.samples), better.ratio, reason) == (LONG_SAMPLES, pytest.approx(120 / 99), "")
 
 
+@pytest.mark.parametrize("capped", [False, True])
+def test_a_thorough_trial_is_timed_in_full_however_far_behind_it_is(bench: Any, capped: bool) -> None:
+    bench.capped = capped
+    tried(bench, 80.0, 100.0)  # the best so far
+    slow, reason = tried(bench, 800.0, 1000.0, best_ratio=2.0, best_us=50.0, thorough=True)
+    assert (len(slow.samples), reason) == (LONG_SAMPLES if capped else TRIAL.fewest, "")
+    assert slow.ratio == pytest.approx((1.2 if capped else 1.25) / 10)
+
+
 def test_the_burst_regime_and_the_finals_know_no_glance(bench: Any) -> None:
     bench.capped = True
     measured, _ = tried(bench, 50.0, 60.0, regime="burst")

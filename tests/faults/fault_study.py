@@ -92,7 +92,7 @@ def try_list(
             seed=0,
         )
     )
-    runner = TrialRunner(problem, device, families, pool, Timing(), kernels)
+    runner = TrialRunner(problem, device, families, pool, Timing(thorough=True), kernels)
     plan = Plan(strategy=FixedList.name, seed=0, budget=len(listed), horizon=len(listed))
     course = ListCourse(space, device, study, runner, plan, observer or Silent())
     course.listed = listed
