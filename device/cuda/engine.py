@@ -135,7 +135,10 @@ class CudaEngine:
             return Report(Outcome.WRONG, detail, verification)
         if reason:
             return Report(Outcome.ABANDONED, reason, verification, measured)
-        return _judged(verification, measured)
+        report = _judged(verification, measured)
+        if report.outcome is Outcome.CORRECT:
+            bench.settled.keep(measured)
+        return report
 
     # -------------------------------------------------------------------------------------------- several kernels
 

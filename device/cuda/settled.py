@@ -8,6 +8,7 @@ than they will. Therefore a glance only tells who is clearly behind, and all oth
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,15 +18,15 @@ from gemmtune.device.cuda.timing import Series, Stopwatch, ratios
 from gemmtune.device.statistics import median_interval
 
 CONTENDER = 0.93
-"""Who is slower than this fraction of the best, both at a glance, is clearly behind."""
+"""Who is slower than this fraction of what the best would be at a glance is clearly behind."""
 CLOSE = 0.97
 """So is who is slower than this fraction of the best, both settled: it is not timed for long."""
-LEAD, SHORT, SHORT_SAMPLES = 0.08, 0.03, 3
+LEAD, SHORT, SHORT_SAMPLES = 0.05, 0.03, 3
 """Seconds that a contender runs untimed, seconds that are timed at first, and the samples that these are cut into."""
-LONG, LONG_SAMPLES = 0.15, 5
+LONG, LONG_SAMPLES = 0.12, 4
 """The same of what is timed right after, of those that are close to the best."""
-FULL = 0.25
-"""Seconds that are timed instead where all are timed in full."""
+FEWEST = 3
+"""Kernels that must have settled before a glance tells who is behind."""
 FRESH = 3.0
 """Seconds after which the baseline is timed again."""
 LEVELS = 5
@@ -41,10 +42,17 @@ class Settled:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._best: tuple[float, float] | None = None
+        self._best: list[float] = []
+        self._gains: deque[float] = deque(maxlen=LEVELS)
         self._baseline: Series | None = None
         self._levels: deque[list[float]] = deque(maxlen=LEVELS)
         self._taken = 0.0
+        self._latest: Measurement | None = None
+
+    @property
+    def best(self) -> float:
+        """The ratio to come close to: the second best of the sound ones, since the best one may be luck; 0 without any."""
+        return self._best[-1] if self._best else 0.0
 
     def glance(self, watch: Stopwatch, kernel: Series, baseline: Series) -> float:
         """Time both a little, side by side; the kernel's ratio to the baseline, roughly."""
@@ -52,12 +60,17 @@ class Settled:
         return median_interval(ratios(kernel, baseline)).median
 
     def behind(self, glance: float) -> str:
-        """Why a kernel of this ratio at a glance is clearly behind, as a sentence; empty where it is a contender."""
-        if self._best is None or glance >= CONTENDER * self._best[1]:
+        """Why a kernel of this ratio at a glance is clearly behind, as a sentence; empty where it is a contender.
+
+        What the best would be at a glance follows from what the latest kernels that settled gained or lost by it: of
+        one kernel alone, a glance may be far off.
+        """
+        expected = self.best * statistics.median(self._gains) if len(self._gains) >= FEWEST else 0.0
+        if glance >= CONTENDER * expected:
             return ""
         return (
-            f"At a glance, at {glance:.3f} of the baseline, it is clearly behind the best so far, which was at "
-            f"{self._best[1]:.3f} then: it was not timed until it had settled."
+            f"At a glance, at {glance:.3f} of the baseline, it is clearly behind the best so far, which would be at "
+            f"about {expected:.3f}: it was not timed until it had settled."
         )
 
     def measure(
@@ -74,26 +87,28 @@ class Settled:
         """The kernel's settled time with its ratio to the baseline's level, and why it is clearly behind where it is.
 
         ``us`` and ``baseline_us``: about what a launch of each takes; ``glance``: the kernel's ratio at one;
-        ``thorough``: nothing is behind, and all is timed for long, the baseline too.
+        ``thorough``: nothing is behind, and everything is timed for long.
         """
         if self._baseline is None or self._baseline.replay is not baseline.replay:
             self._baseline, self._taken = baseline, -FRESH
             self._levels.clear()
         if self._clock() - self._taken > FRESH or not self._levels:
-            span = (FULL, LONG_SAMPLES) if thorough else (SHORT, SHORT_SAMPLES)
-            self._levels.append(watch.alone(baseline, baseline_us, LEAD, *span))
+            self._levels.append(watch.alone(baseline, baseline_us, LEAD, SHORT, SHORT_SAMPLES))
             self._taken = self._clock()
         found = self._measured(watch, watch.alone(kernel, us, LEAD, SHORT, SHORT_SAMPLES))
         ratio = found.ratio or 0.0
-        if not thorough and self._best is not None and ratio < CLOSE * self._best[0]:
-            reason = (
-                f"Settled, at {ratio:.3f} of the baseline, it is clearly behind the best so far ({self._best[0]:.3f})."
-            )
-            return found, reason
-        found = self._measured(watch, watch.alone(kernel, us, 0.0, FULL if thorough else LONG, LONG_SAMPLES))
-        if self._best is None or (found.ratio or 0.0) > self._best[0]:
-            self._best = found.ratio or 0.0, glance
-        return found, ""
+        reason = ""
+        if ratio < CLOSE * self.best and not thorough:
+            reason = f"Settled, at {ratio:.3f} of the baseline, it is clearly behind the best so far ({self.best:.3f})."
+        else:
+            found = self._latest = self._measured(watch, watch.alone(kernel, us, 0.0, LONG, LONG_SAMPLES))
+        self._gains.append(glance / (found.ratio or glance))
+        return found, reason
+
+    def keep(self, measured: Measurement) -> None:
+        """``measured``, the latest of :meth:`measure`, is sound: from now on others are compared with it."""
+        if measured is self._latest and measured.ratio is not None:
+            self._best = sorted([*self._best, measured.ratio], reverse=True)[:2]
 
     def _measured(self, watch: Stopwatch, samples: list[float]) -> Measurement:
         levels = [sample for level in self._levels for sample in level]

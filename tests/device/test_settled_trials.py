@@ -14,6 +14,7 @@ from gemmtune.device.cuda import timing
 from gemmtune.device.cuda.settled import (
     CLOSE,
     CONTENDER,
+    FEWEST,
     FRESH,
     LEAD,
     LEVELS,
@@ -61,6 +62,9 @@ def series(name: str) -> Series:
     return Series(replay)
 
 
+BASELINE = series("cublas")
+
+
 def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_latest() -> None:
     clock = Clock()
     watch: Any = Watch()
@@ -88,40 +92,68 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_
     assert measured().ratio == pytest.approx(0.9)
 
 
-def test_who_is_far_from_the_best_at_a_glance_is_behind_whatever_the_best_is_once_settled() -> None:
+def settle(settled: Settled, us: float, glance: float = 1.0, *, sound: bool = True, **how: bool) -> str:
+    """A kernel that takes ``us`` once settled beside a baseline of 110; why it is behind."""
     watch: Any = Watch()
+    watch.us["kernel"] = us
+    found, reason = settled.measure(watch, series("kernel"), us, BASELINE, 110.0, glance, **how)
+    if sound and not reason:
+        settled.keep(found)
+    return reason
+
+
+def test_who_is_far_at_a_glance_from_what_the_best_would_be_is_behind() -> None:
     settled = Settled(Clock())
-
-    def settle(us: float, glance: float) -> None:
-        watch.us["kernel"] = us
-        settled.measure(watch, series("kernel"), us, series("cublas"), 110.0, glance)
-
-    assert settled.behind(0.1) == ""  # of nobody else anything is known
-    settle(100.0, 0.8)
+    for i in range(FEWEST):
+        assert settled.behind(0.1) == ""  # too little is known
+        settle(settled, 100.0 - i / 100, 0.88)  # 1.1 of the baseline once settled, 0.88 at a glance
     for glance in (0.7, 0.8, 0.9):
-        assert (settled.behind(glance) == "") is (glance >= 0.8 * CONTENDER)
+        assert (settled.behind(glance) == "") is (glance >= 0.88 * CONTENDER)
     assert settled.behind(0.7).startswith("At a glance, at 0.700 of the baseline, it is clearly behind the best so far")
-    settle(120.0, 1.2)  # not the best, for all its glance
-    assert settled.behind(0.8) == ""
-    settle(90.0, 1.0)
+    for _ in range(2):
+        settle(settled, 90.0, 0.9)  # better ones make it harder
+    assert settled.behind(0.88 * CONTENDER + 0.01)
+
+
+@pytest.mark.parametrize("wild", [5.0, 0.01])
+def test_one_glance_that_is_far_off_puts_nobody_behind(wild: float) -> None:
+    settled = Settled(Clock())
+    for i in range(FEWEST + 2):
+        settle(settled, 100.0, wild if i == 1 else 0.88)
+    assert settled.behind(0.88) == ""
     assert settled.behind(0.8)
+
+
+def test_one_lucky_time_puts_nobody_behind() -> None:
+    settled = Settled(Clock())
+    settle(settled, 100.0)
+    settle(settled, 50.0)
+    assert settle(settled, 101.0) == ""
+
+
+def test_with_who_was_not_sound_nobody_is_compared() -> None:
+    settled = Settled(Clock())
+    for _ in range(FEWEST):
+        settle(settled, 50.0, 1.3, sound=False)
+    assert settled.best == 0.0
+    assert settle(settled, 100.0) == ""
+    assert settled.behind(0.65) == ""  # half of their 1.3, as it is half as quick
+    other: Any = SimpleNamespace(ratio=9.0)
+    settled.keep(other)  # timed in another way
+    assert settled.best == pytest.approx(1.1)
 
 
 def test_who_is_far_from_the_best_once_settled_is_not_timed_for_long() -> None:
     watch: Any = Watch()
-    settled, baseline = Settled(Clock()), series("cublas")
-
-    def reason(us: float) -> str:
-        watch.us["kernel"] = us
-        return settled.measure(watch, series("kernel"), us, baseline, 110.0, 1.0)[1]
-
-    assert reason(100.0) == ""  # 1.1 of the baseline
-    assert reason(100.0 / CLOSE * 0.999) == ""
-    watch.asked.clear()
-    assert reason(100.0 / CLOSE * 1.001) == (
-        "Settled, at 1.066 of the baseline, it is clearly behind the best so far (1.100)."
-    )
+    settled = Settled(Clock())
+    assert settle(settled, 100.0) == ""  # 1.1 of the baseline
+    assert settle(settled, 100.0 / CLOSE * 0.999, sound=False) == ""
+    behind = "Settled, at 1.066 of the baseline, it is clearly behind the best so far (1.100)."
+    assert settle(settled, 100.0 / CLOSE * 1.001) == behind
+    watch.us["kernel"] = 100.0 / CLOSE * 1.001
+    settled.measure(watch, series("kernel"), 100.0, BASELINE, 110.0, 1.0)
     assert watch.asked == ["kernel anew"]
+    assert settle(settled, 1000.0, thorough=True) == ""
 
 
 def test_a_glance_is_one_round() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gemmtune.device.base import Job
 from gemmtune.device.cuda.sampling import BEHIND, sample
-from gemmtune.device.cuda.settled import CLOSE, CONTENDER, LONG_SAMPLES, SHORT_SAMPLES, Settled
+from gemmtune.device.cuda.settled import CLOSE, CONTENDER, FEWEST, LONG_SAMPLES, SHORT_SAMPLES, Settled
 from gemmtune.device.cuda.timing import FINAL, PIECES, TRIAL, Series
 from gemmtune.space.gemm import Gemm
 
@@ -44,7 +44,10 @@ def tried(bench: Any, us: float, settled_us: float = 0.0, **changes: Any) -> tup
     job = Job(Gemm(64, 64, 64), KERNEL, 0, **changes)
     watch: Any = Watch(us, settled_us)
     baseline = bench.baseline
-    return sample(job, bench, watch, (series("kernel"), us), (Series(baseline.replay), BASELINE_US))
+    measured, reason = sample(job, bench, watch, (series("kernel"), us), (Series(baseline.replay), BASELINE_US))
+    if not reason:  # as the engine does where it finds the time sound
+        bench.settled.keep(measured)
+    return measured, reason
 
 
 @pytest.fixture
@@ -71,8 +74,9 @@ def test_away_from_the_cap_who_is_behind_is_timed_less_and_who_is_far_behind_is_
 
 def test_at_the_cap_only_those_that_are_close_to_the_best_once_settled_are_timed_for_long(bench: Any) -> None:
     bench.capped = True
-    best, reason = tried(bench, 80.0, 100.0)
-    assert (best.ratio, best.baseline_us, len(best.samples), reason) == (1.2, SETTLED_BASELINE_US, LONG_SAMPLES, "")
+    for _ in range(FEWEST):
+        best, reason = tried(bench, 80.0, 100.0)
+        assert (best.ratio, best.baseline_us, len(best.samples), reason) == (1.2, SETTLED_BASELINE_US, LONG_SAMPLES, "")
     glanced, reason = tried(bench, 80.0 / CONTENDER * 1.01, 90.0)  # however quick it may be once settled
     assert (len(glanced.samples), glanced.baseline_us) == (2, BASELINE_US)
     assert reason.startswith("At a glance, at ")
