@@ -51,7 +51,7 @@ class Settled:
 
     @property
     def best(self) -> float:
-        """The ratio to come close to: the second best of the sound ones, since the best one may be luck; 0 without any."""
+        """The ratio to come close to: the second best of the sound ones, since the best may be luck; 0 without any."""
         return self._best[-1] if self._best else 0.0
 
     def glance(self, watch: Stopwatch, kernel: Series, baseline: Series) -> float:
