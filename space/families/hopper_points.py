@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,8 @@ _FEW_ROWS = 256
 def points(family: Hopper, gemm: Gemm, gpu: Gpu) -> list[Configuration]:
     """Candidates, not all of them valid, each once; best guesses first."""
     line = 128 // gemm.a.bytes
-    shapes = [*_large(gemm, gpu, line)]
-    if gemm.m <= _FEW_ROWS:
-        shapes = [*_clustered(gemm, gpu, line), *_small(gemm, gpu, line), *shapes]
+    few = _small(gemm, gpu, line) if gemm.m <= _FEW_ROWS else ()
+    shapes = [*_clustered(gemm, gpu, line), *few, *_large(gemm, gpu, line)]
     out: dict[Configuration, None] = {}
     for shape in shapes:
         knobs = {**_BASE, **shape, "programmatic": family.programmatic}
@@ -98,12 +98,14 @@ def _large(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
 
 
 def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
-    """Few rows: wide tiles whose K a cluster shares, where an SM then takes in less for the same work.
+    """Few tiles: wide ones whose K a cluster shares, where an SM then takes in less for the same work.
 
-    Of each size of cluster, with operands swapped and not, the tile that does best; the cheapest first.
+    Of each size of cluster, with operands swapped and not, the tile that does best; the cheapest first. Then, of the
+    cheapest two and of the best whole tiles, those whose neighbours load together what they share, which spares the L2.
     """
     best: dict[tuple[int, int], tuple[float, int, int]] = {}
-    for swap in (0, 1):
+    swaps = (0, 1) if gemm.m <= _FEW_ROWS else (0,)
+    for swap in swaps:
         parts = (-(-gemm.m // 8) * 8, -(-gemm.m // 16) * 8)
         for height, widest in ((64, 256), (128, 256), (192, 200), (256, 192)):
             for width in parts if swap else range(16, widest + 1, 8):
@@ -111,14 +113,27 @@ def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
                     found = (_intake(gemm, gpu, (line, height, width), blocks, swap), height, width)
                     if width <= widest:
                         best[swap, blocks] = min(best.get((swap, blocks), found), found)
-    whole = min(best.pop((swap, 1))[0] for swap in (0, 1))
+    whole = min(best[swap, 1][0] for swap in swaps)
+    shapes: dict[tuple[int, int], dict[str, Value]] = {}
     for (swap, blocks), (cost, height, width) in sorted(best.items(), key=lambda item: item[1]):
-        if cost < whole:
-            yield {
+        if blocks == 1 or cost < whole:
+            shapes[swap, blocks] = {
                 "bm": height, "bn": width, "bk": line, "warpgroups": height // 64 if height < 256 else 2, "swap": swap,
                 "schedule": "cooperative", "cluster": f"1x1x{blocks}", "store": "direct", "persistent": 0, "group": 1,
                 "hints": "stream_b" if gemm.m <= (width if swap else height) else "none",
             }  # fmt: skip
+    shared = [(swap, shape) for (swap, blocks), shape in shapes.items() if blocks > 1]
+    yield from (shape for _, shape in shared)
+    for swap, shape in shared[:2]:
+        yield {**shape, "cluster": str(shape["cluster"]).replace("1x1", _sharing(2, swap))}
+    if gemm.m <= _FEW_ROWS:
+        for swap, together in itertools.product(swaps, (2, 4)):
+            yield {**shapes[swap, 1], "cluster": _sharing(together, swap), "store": "shared"}
+
+
+def _sharing(blocks: int, swap: int) -> str:
+    """A cluster whose ``blocks`` lie along N, and have the rows of A in common."""
+    return f"{blocks}x1" if swap else f"1x{blocks}"
 
 
 def _intake(gemm: Gemm, gpu: Gpu, tile: tuple[int, int, int], blocks: int, swap: int) -> float:

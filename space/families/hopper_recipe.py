@@ -80,7 +80,7 @@ def tile(v: Mapping[str, Any]) -> Tile:
     row, column = (near, far) if v["raster"] == "rows" else (far, near)
     p_blocks, q_blocks = v["cp"], v["cq"]
     down_blocks, across_blocks = (q_blocks, p_blocks) if v["swap"] else (p_blocks, q_blocks)
-    # A block's rank in a cluster that has two of them along P or Q. Blocks that share K share the tile.
+    # A block's rank along P or Q, of which a cluster has several along one at most. Blocks that share K share the tile.
     row = row if down_blocks == 1 else f"({row} * {down_blocks} + bx % {down_blocks})"
     column = column if across_blocks == 1 else f"({column} * {across_blocks} + bx % {across_blocks})"
     return Tile(v["rows"], v["columns"], f"{row} * {v['rows']}", f"{column} * {v['columns']}")

@@ -11,8 +11,25 @@ from collections.abc import Mapping
 from gemmtune.space.constraint import Constraint
 
 STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
-CLUSTERS = ("1x1", "2x1", "1x2", "1x1x2", "1x1x4", "1x1x8")
-"""Blocks of a cluster along P and Q, which load together what they share; a third number: along K."""
+_CLUSTERS = {
+    "1x1": (1, 1, 1), "2x1": (2, 1, 1), "1x2": (1, 2, 1), "4x1": (4, 1, 1), "1x4": (1, 4, 1),
+    "1x1x2": (1, 1, 2), "1x1x4": (1, 1, 4), "1x1x8": (1, 1, 8),
+    "2x1x2": (2, 1, 2), "1x2x2": (1, 2, 2), "2x1x4": (2, 1, 4), "1x2x4": (1, 2, 4), "4x1x2": (4, 1, 2),
+    "1x4x2": (1, 4, 2),
+}  # fmt: skip
+CLUSTERS = tuple(_CLUSTERS)
+"""Blocks of a cluster along P and Q, which load together what they share; a third number: along K.
+
+Eight at most, as every GPU that knows clusters allows (CUDA C++ Programming Guide, Thread Block Clusters).
+"""
+
+
+def _blocks_along(axis: int) -> str:
+    """An expression over ``cluster``: its blocks along P (0), Q (1) or K (2)."""
+    cases = (f"{sizes[axis]} if cluster == '{name}' else " for name, sizes in _CLUSTERS.items() if sizes[axis] > 1)
+    return f"{''.join(cases)}1"
+
+
 LINE_BYTES = 128
 """The swizzle's width: operands lie in shared memory in lines of so many bytes."""
 
@@ -22,9 +39,9 @@ LAYOUT: Mapping[str, str] = {
     "b_rows_are_k": "1 if layout == 'nn' or layout == 'tn' else 0",
     "p_rows_are_k": "b_rows_are_k if swap else a_rows_are_k",
     "q_rows_are_k": "a_rows_are_k if swap else b_rows_are_k",
-    "cp": "2 if cluster == '2x1' else 1",
-    "cq": "2 if cluster == '1x2' else 1",
-    "ck": "2 if cluster == '1x1x2' else 4 if cluster == '1x1x4' else 8 if cluster == '1x1x8' else 1",
+    "cp": _blocks_along(0),
+    "cq": _blocks_along(1),
+    "ck": _blocks_along(2),
     "cluster_blocks": "cp * cq * ck",
     "threads": "128 * (warpgroups + 1)",
     "blocks_p": "bm // 64 if schedule == 'pingpong' else bm // (64 * warpgroups)",
@@ -133,8 +150,17 @@ RULES: tuple[Constraint, ...] = (
     ),
     Constraint(
         "cluster",
-        "(cp == 1 or (size_p > bm and (q_rows_are_k or bn % 16 == 0))) and (cq == 1 or size_q > bn)",
-        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or does not halve in pieces of 8 rows",
+        "(cp == 1 or (size_p > bm * (cp - 1) and (q_rows_are_k or bn % (8 * cp) == 0))) and "
+        "(cq == 1 or size_q > bn * (cq - 1))",
+        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or its blocks cannot share what they "
+        "load in pieces of 8 rows",
+    ),
+    # On an H200 clusters of four leave a tenth of the SMs idle, which larger problems never make up for.
+    Constraint(
+        "cluster_size",
+        "cp * cq == 1 or cluster_blocks == 2 or tiles * cluster_blocks <= sms * blocks",
+        "{cluster_blocks} blocks load together where all run at once, but {tiles} clusters of them do not fit on "
+        "{gpu_name}: use two",
     ),
     Constraint(
         "cluster_k",
@@ -150,8 +176,8 @@ RULES: tuple[Constraint, ...] = (
     ),
     Constraint(
         "cluster_k_work",
-        "ck == 1 or tiles * ck < 4 * sms * blocks",
-        "{tiles} tiles fill {gpu_name} so well that {ck} blocks for each only add up more",
+        "ck == 1 or tiles * cluster_blocks < 4 * sms * blocks",
+        "{tiles} tiles of a cluster fill {gpu_name} so well that {ck} blocks for each part of K only add up more",
     ),
     Constraint(
         "cluster_k_room",

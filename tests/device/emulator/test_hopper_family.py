@@ -53,12 +53,12 @@ def test_tf32_is_rounded_and_multiplied(bk: int, swap: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("cluster", ["2x1", "1x2"])
+@pytest.mark.parametrize("cluster", ["2x1", "1x2", "4x1", "1x4"])
 def test_clusters_load_what_they_share_once(layout: str, cluster: str) -> None:
     problem = Gemm(200, 136, 264, layout=layout)
-    prove(problem, once(problem), cluster=cluster, bk=128, stages=2, store="tma")
+    prove(problem, once(problem), cluster=cluster, bn=32, bk=128, stages=2, store="tma")
     swapped = Gemm(56, 200, 264, layout=layout)
-    prove(swapped, once(swapped), cluster=cluster, bn=16, swap=1)
+    prove(swapped, once(swapped), cluster=cluster, bn=32 if cluster == "4x1" else 16, swap=1)
 
 
 @pytest.mark.parametrize(("epilogue", "out_dtype"), [("identity", "fp32"), ("alpha_beta", "fp16"), ("bias", "bf16")])
@@ -141,10 +141,14 @@ def test_stream_k_gives_every_block_the_same(knobs: dict[str, int | str]) -> Non
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("cluster", "swap"), [("1x1x2", 0), ("1x1x4", 1), ("1x1x8", 0)])
+@pytest.mark.parametrize(("cluster", "swap"), [
+    ("1x1x2", 0), ("1x1x4", 1), ("1x1x8", 0), ("2x1x2", 0), ("1x2x2", 1), ("4x1x2", 1), ("1x4x2", 0), ("2x1x4", 1),
+    ("1x2x4", 0),
+])  # fmt: skip
 def test_the_blocks_of_a_cluster_share_k(dtype: str, layout: str, cluster: str, swap: int) -> None:
     problem = Gemm(104, 136, 1096, dtype=dtype, layout=layout)  # 18 k tiles, the last one ragged
-    prove(problem, cluster=cluster, swap=swap, bn=40 if swap else 72)
+    odd = 8 if cluster[0] == "1" else 0  # else those along P share what they load of Q in pieces of 8 rows
+    prove(problem, cluster=cluster, swap=swap, bn=(32 if swap else 64) + odd)
 
 
 @pytest.mark.parametrize(("epilogue", "out_dtype"), [("identity", "fp32"), ("alpha_beta", "fp16"), ("bias", "bf16")])

@@ -23,6 +23,9 @@ COOPERATIVE: dict[str, int | str] = {"warpgroups": 2, "bm": 128}
 SPLIT: dict[str, int | str] = {"splits": 3, "store": "direct"}
 MULTICAST: dict[str, int | str] = {"cluster": "1x2", "store": "shared", "warpgroups": 2, "bm": 128}
 ONE_PIECE: dict[str, int | str] = {"persistent": 0, "store": "shared"}
+FOUR: dict[str, int | str] = {"cluster": "1x4", "bn": 32}
+LEFT_EARLY: dict[str, int | str] = {**MULTICAST, "store": "direct", "persistent": 0}
+BOTH: dict[str, int | str] = {"cluster": "2x1x2", "store": "direct", "persistent": 0}
 GATHER: dict[str, int | str] = {"cluster": "1x1x4", "store": "direct", "persistent": 0, "warpgroups": 2, "bm": 128}
 
 
@@ -39,7 +42,7 @@ def proved(text: str, source: KernelSource) -> Emulation:
     return found
 
 
-@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT, MULTICAST, ONE_PIECE, GATHER])
+@pytest.mark.parametrize("knobs", [{}, PAIR, PINGPONG, COOPERATIVE, SPLIT, MULTICAST, ONE_PIECE, GATHER, FOUR, BOTH])
 def test_whole_kernels_pass(knobs: dict[str, int | str]) -> None:
     source = kernel(knobs)
     assert proved(source.text, source).fault == ""
@@ -54,8 +57,11 @@ def test_one_warp_may_release_what_the_others_wrote_before_they_met() -> None:
 Changes = list[tuple[str, str]]
 IN_LOOP = "if (tile > first) release(previous, lane);"
 AT_END = "hw::wgmma_wait<0>();\n    release(previous, lane);"
-EXPECT = "hw::mbarrier_expect(full, STAGE_BYTES);"
+EXPECT = "hw::mbarrier_expect(shared.full + stage, STAGE_BYTES);"
 NEXT_STAGE = "if (++stage == STAGES) stage = 0, phase ^= 1;"
+TO_Q = "stage * STAGE_BYTES + P_BYTES;"
+FIRST_OWN, FIRST_COMMON = "load_own(work, work.first + i, i);", "load_common(begun, begun.first + i, i);"
+AHEAD = "return tiles < STAGES ? tiles : STAGES;"
 BEGIN = "Producer(shared, &p_map, &q_map, schedule).begin();"
 INIT_FULL = "for (int i = 0; i < STAGES; i++) hw::mbarrier_init(shared.full + i, 1);"
 FENCED = INIT_FULL + "\n      hw::mbarrier_fence_init();"
@@ -75,10 +81,10 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     ),
     "what was loaded ahead is loaded again": (ONE_PIECE, [("tile = work.first + done;", "tile = work.first;")]),
     "what was loaded ahead is left out of every piece": ({}, [("      done = 0;\n", "")]),
-    "more is loaded ahead than there are stages": (ONE_PIECE, [(": tiles < STAGES ? tiles : STAGES;", ": tiles;")]),
+    "more is loaded ahead than there are stages": (ONE_PIECE, [(AHEAD, "return tiles;")]),
     "more is loaded ahead than the piece has": (
         {"stages": 10, "bn": 8, "store": "shared"},
-        [(": tiles < STAGES ? tiles : STAGES;", ": STAGES;")],
+        [(AHEAD, "return STAGES;")],
     ),
     "loads go ahead of their barriers": (
         {},
@@ -87,7 +93,7 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "loads go ahead of the fence": ({}, [(FENCED, INIT_FULL)]),
     "loads go ahead of the other block's barriers": (
         PAIR,
-        [("return CP * CQ > 1 ? 0 :", "return"), (FENCED, FENCED + BEGIN)],
+        [(FIRST_OWN, f"{{ {FIRST_OWN} {FIRST_OWN.replace('own', 'common')} }}"), (FIRST_COMMON, ";")],
     ),
     "the empty barriers are not there yet": ({}, [(SYNC, "")]),
     "the empty barriers are nobody's": (
@@ -104,16 +110,16 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "a stage is never released": ({}, [(IN_LOOP, "")]),
     "accumulators are read too early": ({}, [(AT_END, "release(previous, lane);")]),
     "TMA stores what no fence made visible": ({}, [("hw::fence_proxy_async();", "")]),
-    "no bytes are expected": ({}, [(EXPECT, "hw::mbarrier_arrive(full);")]),
-    "too few bytes are expected": ({}, [(EXPECT, "hw::mbarrier_expect(full, P_BYTES);")]),
-    "too many bytes are expected": ({}, [(EXPECT, "hw::mbarrier_expect(full, STAGE_BYTES + 128);")]),
-    "a box runs over the next stage": ({}, [("to += P_BYTES;", "to += P_BYTES + 1024;")]),
-    "a box is out of the swizzle's step": ({}, [("to += P_BYTES;", "to += P_BYTES - 128;")]),
+    "no bytes are expected": ({}, [(EXPECT, "hw::mbarrier_arrive(shared.full + stage);")]),
+    "too few bytes are expected": ({}, [(EXPECT, EXPECT.replace("STAGE_BYTES", "P_BYTES"))]),
+    "too many bytes are expected": ({}, [(EXPECT, EXPECT.replace("STAGE_BYTES", "STAGE_BYTES + 128"))]),
+    "a box runs over the next stage": ({}, [(TO_Q, TO_Q.replace(";", " + 1024;"))]),
+    "a box is out of the swizzle's step": ({}, [(TO_Q, TO_Q.replace(";", " - 128;"))]),
     "a buffer is filled while TMA reads it": ({}, [("hw::tma_store_wait_read<0>()", "")]),
     "barriers are used before they are visible": ({}, [("hw::mbarrier_fence_init();", "")]),
     "a block ends while TMA reads from it": ({}, [("if (thread == 0) hw::tma_store_wait<0>();", "")]),
     "a cluster is left too early": (PAIR, [(TAIL, TAIL.replace("STAGES", "0"))]),
-    "a cluster is left a stage too early": (MULTICAST, [(TAIL, TAIL.replace("STAGES", "STAGES - 1"))]),
+    "a cluster is left a stage too early": (LEFT_EARLY, [(TAIL, TAIL.replace("STAGES", "STAGES - 1"))]),
     "a cluster's barriers are not released": (
         PAIR,
         [("hw::cluster_arrive_shared();", "hw::cluster_arrive_relaxed();")],
@@ -121,6 +127,15 @@ MISTAKES: dict[str, tuple[dict[str, int | str], Changes]] = {
     "a cluster does not meet": (PAIR, [("hw::cluster_arrive_shared();\n  hw::cluster_wait();", "hw::sync_block();")]),
     "a stage does not wait for the other block": (PAIR, [("* 4 * (CP + CQ - 1)", "* 4")]),
     "both blocks load the same half": (PAIR, [("work.q + part", "work.q")]),
+    "what all need of the first stages is not loaded": (FOUR, [(FIRST_COMMON, ";")]),
+    "one of four does not get what all need": (FOUR, [("(u16)(15 <<", "(u16)(7 <<")]),
+    "a stage does not wait for all four": (FOUR, [("* 4 * (CP + CQ - 1)", "* 4 * 3")]),
+    "what is loaded goes to those with another part of K": (
+        BOTH,
+        [("schedule.k_rank * CQ + schedule.q_rank", "schedule.q_rank")],
+    ),
+    "stages are released to those with another part of K": (BOTH, [("lane / (CP * CQ) == schedule.k_rank && ", "")]),
+    "sums are read from another tile's block": (BOTH, [(" * (CP * CQ) + same;", " * (CP * CQ);")]),
     "consumers do not take turns": (PINGPONG, [("pipe.await_turn();", "")]),
     "skipped stages do not count": (PINGPONG, [("phase ^= to / STAGES & 1;", "")]),
     "a turn is never yielded": (PINGPONG, [("hw::mbarrier_arrive(shared.turn + (consumer ^ 1))", "")]),

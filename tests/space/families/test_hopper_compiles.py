@@ -149,7 +149,7 @@ def test_the_first_load_of_a_dependent_launch_waits_for_the_kernel_before() -> N
     assert found.index("SYNCS.EXCH.64") < found.index("ACQBULK") < found.index("UTMALDG.2D")
 
 
-@pytest.mark.parametrize("cluster", ["2x1", "1x2", "1x1x4"])
+@pytest.mark.parametrize("cluster", ["2x1", "1x4", "1x1x4", "2x1x2"])
 def test_no_cluster_waits_for_global_memory(cluster: str) -> None:
     knobs = {**SMALL, "bn": 72, "stages": 6, "cluster": cluster, "store": "direct"}
     found = opcodes(compiled(Gemm(256, 2112, 7168), Configuration.of("hopper", {**BASE, **knobs})))

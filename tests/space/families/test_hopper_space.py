@@ -85,6 +85,9 @@ def test_it_serves_tf32_with_k_contiguous() -> None:
         ("cluster", Gemm(128, 4096, 4096), {"cluster": "2x1"}),
         ("cluster", LARGE, {"cluster": "2x1", "bn": 248}),
         ("cluster", Gemm(4096, 256, 4096), {"cluster": "1x2"}),
+        ("cluster", DECODE, {"cluster": "4x1", "bn": 48, "bm": 64}),
+        ("cluster_size", LARGE, {"cluster": "1x4"}),
+        ("cluster_size", Gemm(128, 24576, 1536), {"cluster": "1x2x2", "bn": 64}),
         ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 1, "store": "direct"}),
         ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 0}),
         ("cluster_k", DECODE, {"cluster": "1x1x2", "persistent": 0, "store": "direct", "splits": 2}),
@@ -189,9 +192,20 @@ def test_few_rows_begin_with_clusters_that_fill_the_gpu_once(problem: Gemm, want
         assert 0.6 * H200.sms < v["tiles"] * v["ck"] <= H200.sms
 
 
-def test_rows_enough_for_whole_tiles_begin_without_clusters() -> None:
-    for problem in (Gemm(128, 24576, 1536), LARGE):
-        assert all(c["cluster"] in ("1x1", "2x1", "1x2") for c in HOPPER.starting_points(problem, H200))
+def test_tiles_enough_for_every_sm_begin_with_none_whose_k_is_shared() -> None:
+    for problem in (Gemm(128, 24576, 1536), Gemm(1024, 4096, 1024), LARGE):
+        assert all(HOPPER.bind(problem, c, H200)["ck"] == 1 for c in HOPPER.starting_points(problem, H200))
+
+
+def test_few_tiles_of_many_rows_begin_with_clusters_that_share_k() -> None:
+    first = HOPPER.starting_points(Gemm(1024, 1024, 4096), H200)[:5]
+    assert {c["cluster"] for c in first} == {"1x1x2", "1x1x4", "1x1x8", "1x2x4", "1x2x2"}
+
+
+def test_few_rows_begin_with_neighbours_that_load_them_together_too() -> None:
+    points = HOPPER.starting_points(Gemm(128, 7168, 2048), H200)
+    sharing = {(c["cluster"], c["swap"]) for c in points if c["cluster"] != "1x1"}
+    assert {("1x2x4", 0), ("1x2x2", 0), ("1x2", 0), ("1x4", 0), ("2x1", 1), ("4x1", 1)} <= sharing
 
 
 def test_a_cluster_adds_up_without_a_workspace() -> None:
