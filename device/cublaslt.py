@@ -28,7 +28,8 @@ _PREF_MAX_WORKSPACE_BYTES, _PREF_REDUCTION_SCHEME_MASK = 1, 3  # cublasLtMatmulP
 _PREF_MIN_ALIGNMENTS = {"a": 5, "b": 6, "c": 7, "d": 8}  # of the library's A, B, C and D
 _EPILOGUE_BIAS = 4
 _REDUCE_IN_PLACE, _REDUCE_IN_COMPUTE_TYPE = 1, 2
-"""Split-K sums are taken in fp32, never in the output's type: as cuBLAS is told to, and as our bound supposes."""
+"""Of split K. In place, parts are added up in the output's type (cuBLAS documentation, cublasLtReductionScheme_t): such
+algorithms count where their result is right all the same."""
 _LARGEST_ALIGNMENT = 256
 
 

@@ -41,6 +41,8 @@ class Machine:
         self.poisoned = 0
         self.rounds: list[int] = []
         self.at_own_clock: dict[float, float] = {}
+        self.wrong: set[str] = set()
+        self.prover = SimpleNamespace(recheck=lambda: "wrong" if self.written in self.wrong else "")
         self.stream = SimpleNamespace(ptr=9)
         self.problem = PROBLEM
         self.operands = SimpleNamespace(
@@ -124,6 +126,22 @@ def test_the_quickest_of_many_ways_is_timed(machine: Machine, monkeypatch: pytes
     assert found.us == {series: 3.0}
     assert machine.rounds == [6] * contest.FIRST_ROUNDS + [contest.KEPT] * contest.LAST_ROUNDS
     assert found.absent == {}
+
+
+def test_the_quickest_way_that_is_right_is_timed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [machine.way(f"way {index}", us) for index, us in enumerate([9.0, 3.0, 5.0, 4.0])]
+    machine.wrong = {"way 1", "way 3"}
+    found = enter(machine, monkeypatch, {"cublaslt16": ways})
+    assert list(found.us.values()) == [5.0]
+    assert machine.rounds == [4] * contest.FIRST_ROUNDS + [2] * contest.LAST_ROUNDS
+
+
+def test_where_no_way_is_right_the_quickest_is_timed_for_others_to_judge(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = [machine.way(f"way {index}", us) for index, us in enumerate([9.0, 3.0, 5.0])]
+    machine.wrong = {"way 0", "way 1", "way 2"}
+    assert list(enter(machine, monkeypatch, {"cublaslt16": ways}).us.values()) == [3.0]
 
 
 def test_a_single_way_needs_no_rounds(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
