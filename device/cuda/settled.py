@@ -8,6 +8,7 @@ than they will. Therefore a glance only tells who is clearly behind, and all oth
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from gemmtune.device.statistics import median_interval
 
 CONTENDER = 0.93
 """Who is slower than this fraction of what the best would be at a glance is clearly behind."""
+GLANCES = 16
+"""Trials among whose glances a good one stands out, whatever is expected."""
 CLOSE = 0.97
 """So is who is slower than this fraction of the best, both settled: it is not timed for long."""
 LEAD, SHORT, SHORT_SAMPLES = 0.05, 0.03, 3
@@ -27,8 +30,9 @@ LONG, LONG_SAMPLES = 0.12, 4
 """The same of what is timed right after, of those that are close to the best."""
 FEWEST = 3
 """Kernels that must have settled before a glance tells who is behind."""
-FRESH = 3.0
-"""Seconds after which the baseline is timed again."""
+FRESH, LEVEL_LEAD = 6.0, 0.25
+"""Seconds after which the baseline is timed again, and that it runs untimed first: every ratio rests on its time, which
+is off by up to a fifth while the card still makes up for the pause before."""
 LEVELS = 5
 """The baseline's level is the median of so many of its latest times: it wanders more slowly than they scatter."""
 
@@ -43,29 +47,38 @@ class Settled:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._best: list[float] = []
-        self._gains: deque[float] = deque(maxlen=LEVELS)
+        self._paces: deque[float] = deque(maxlen=LEVELS)
+        self._glances: deque[float] = deque(maxlen=GLANCES)
         self._baseline: Series | None = None
         self._levels: deque[list[float]] = deque(maxlen=LEVELS)
         self._taken = 0.0
         self._latest: Measurement | None = None
 
     @property
-    def best(self) -> float:
-        """The ratio to come close to: the second best of the sound ones, since the best may be luck; 0 without any."""
-        return self._best[-1] if self._best else 0.0
+    def best_us(self) -> float:
+        """The time to come close to: the second best of the sound ones, since the best may be luck; infinite if none.
+
+        Times, not ratios: those would carry what the baseline's level is off by at the time.
+        """
+        return self._best[-1] if self._best else math.inf
 
     def glance(self, watch: Stopwatch, kernel: Series, baseline: Series) -> float:
         """Time both a little, side by side; the kernel's ratio to the baseline, roughly."""
+        self._begin(baseline)
         watch.round([kernel, baseline])
-        return median_interval(ratios(kernel, baseline)).median
+        self._glances.append(median_interval(ratios(kernel, baseline)).median)
+        return self._glances[-1]
 
     def behind(self, glance: float) -> str:
         """Why a kernel of this ratio at a glance is clearly behind, as a sentence; empty where it is a contender.
 
         What the best would be at a glance follows from what the latest kernels that settled gained or lost by it: of
-        one kernel alone, a glance may be far off.
+        one kernel alone, a glance may be far off. But the clock at glances may change for good, and where nobody
+        settles any more, nobody would tell: therefore no more is expected than what other trials lately were at.
         """
-        expected = self.best * statistics.median(self._gains) if len(self._gains) >= FEWEST else 0.0
+        if len(self._paces) < FEWEST or len(self._glances) < FEWEST:
+            return ""
+        expected = min(statistics.median(self._paces) / self.best_us, sorted(self._glances)[-2])
         if glance >= CONTENDER * expected:
             return ""
         return (
@@ -89,26 +102,30 @@ class Settled:
         ``us`` and ``baseline_us``: about what a launch of each takes; ``glance``: the kernel's ratio at one;
         ``thorough``: nothing is behind, and everything is timed for long.
         """
-        if self._baseline is None or self._baseline.replay is not baseline.replay:
-            self._baseline, self._taken = baseline, -FRESH
-            self._levels.clear()
+        self._begin(baseline)
         if self._clock() - self._taken > FRESH or not self._levels:
-            self._levels.append(watch.alone(baseline, baseline_us, LEAD, SHORT, SHORT_SAMPLES))
+            self._levels.append(watch.alone(baseline, baseline_us, LEVEL_LEAD, SHORT, SHORT_SAMPLES))
             self._taken = self._clock()
         found = self._measured(watch, watch.alone(kernel, us, LEAD, SHORT, SHORT_SAMPLES))
-        ratio = found.ratio or 0.0
         reason = ""
-        if ratio < CLOSE * self.best and not thorough:
-            reason = f"Settled, at {ratio:.3f} of the baseline, it is clearly behind the best so far ({self.best:.3f})."
+        if found.us * CLOSE > self.best_us and not thorough:
+            reason = f"Settled, at {found.us:.1f} us, it is clearly behind the best so far ({self.best_us:.1f} us)."
         else:
             found = self._latest = self._measured(watch, watch.alone(kernel, us, 0.0, LONG, LONG_SAMPLES))
-        self._gains.append(glance / (found.ratio or glance))
+        self._paces.append(glance * found.us)
         return found, reason
 
     def keep(self, measured: Measurement) -> None:
         """``measured``, the latest of :meth:`measure`, is sound: from now on others are compared with it."""
-        if measured is self._latest and measured.ratio is not None:
-            self._best = sorted([*self._best, measured.ratio], reverse=True)[:2]
+        if measured is self._latest:
+            self._best = sorted([*self._best, measured.us])[:2]
+
+    def _begin(self, baseline: Series) -> None:
+        """Forget what was timed beside another baseline: of another cache state, say."""
+        if self._baseline is None or self._baseline.replay is not baseline.replay:
+            self._baseline, self._taken = baseline, -FRESH
+            for known in (self._best, self._paces, self._glances, self._levels):
+                known.clear()
 
     def _measured(self, watch: Stopwatch, samples: list[float]) -> Measurement:
         levels = [sample for level in self._levels for sample in level]

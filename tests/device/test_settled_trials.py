@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,9 @@ from gemmtune.device.cuda.settled import (
     CONTENDER,
     FEWEST,
     FRESH,
+    GLANCES,
     LEAD,
+    LEVEL_LEAD,
     LEVELS,
     LONG,
     LONG_SAMPLES,
@@ -42,7 +44,9 @@ class Watch:
             item.samples += [self.beside[item.replay.name]] * 2
 
     def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
-        assert (lead, span, samples) in {(LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES)}
+        assert (lead, span, samples) in {
+            (LEVEL_LEAD if item.replay.name == "cublas" else LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES),
+        }  # fmt: skip
         self.asked.append(f"{item.replay.name} {'on' if lead == 0 else 'anew'}")
         return [self.us[item.replay.name]] * samples
 
@@ -92,10 +96,17 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_
     assert measured().ratio == pytest.approx(0.9)
 
 
+def look(settled: Settled, ratio: float) -> None:
+    watch: Any = Watch()
+    watch.beside = {"kernel": 100.0, "cublas": 100.0 * ratio}
+    assert settled.glance(watch, series("kernel"), Series(BASELINE.replay)) == pytest.approx(ratio)
+
+
 def settle(settled: Settled, us: float, glance: float = 1.0, *, sound: bool = True, **how: bool) -> str:
     """A kernel that takes ``us`` once settled beside a baseline of 110; why it is behind."""
     watch: Any = Watch()
     watch.us["kernel"] = us
+    look(settled, glance)
     found, reason = settled.measure(watch, series("kernel"), us, BASELINE, 110.0, glance, **how)
     if sound and not reason:
         settled.keep(found)
@@ -124,6 +135,41 @@ def test_one_glance_that_is_far_off_puts_nobody_behind(wild: float) -> None:
     assert settled.behind(0.8)
 
 
+def test_where_the_clock_at_glances_has_changed_for_good_those_that_stand_out_still_settle() -> None:
+    settled = Settled(Clock())
+    for _ in range(FEWEST):
+        settle(settled, 100.0, 1.3)  # much quicker at a glance than once settled
+    for ratio in [0.9, 1.0, 0.95, 0.8] * GLANCES:  # from now on nobody is
+        look(settled, ratio)
+    assert settled.behind(1.0 * CONTENDER + 0.01) == ""
+    assert settled.behind(1.0 * CONTENDER - 0.01)
+
+
+def test_beside_another_baseline_all_begins_anew() -> None:
+    settled = Settled(Clock())
+    for _ in range(FEWEST):
+        settle(settled, 100.0)
+    watch: Any = Watch()
+    other = series("cublas")
+    settled.glance(watch, series("kernel"), other)
+    assert settled.best_us == math.inf
+    assert settled.behind(0.01) == ""
+    watch.us = {"kernel": 500.0, "cublas": 600.0}
+    found, reason = settled.measure(watch, series("kernel"), 500.0, other, 600.0, 1.0)
+    assert (found.ratio, reason) == (pytest.approx(1.2), "")
+
+
+def test_what_the_baselines_level_was_off_by_puts_nobody_behind() -> None:
+    clock, watch = Clock(), cast("Any", Watch())
+    settled = Settled(clock)
+    watch.us["cublas"] = 130.0  # while the card made up for a pause
+    settled.keep(settled.measure(watch, series("kernel"), 100.0, BASELINE, 110.0, 1.0)[0])
+    watch.us["cublas"] = 110.0
+    for passed in range(1, 4):
+        clock.now = passed * (FRESH + 1)
+        assert settled.measure(watch, series("kernel"), 100.0, BASELINE, 110.0, 1.0)[1] == ""
+
+
 def test_one_lucky_time_puts_nobody_behind() -> None:
     settled = Settled(Clock())
     settle(settled, 100.0)
@@ -135,12 +181,12 @@ def test_with_who_was_not_sound_nobody_is_compared() -> None:
     settled = Settled(Clock())
     for _ in range(FEWEST):
         settle(settled, 50.0, 1.3, sound=False)
-    assert settled.best == 0.0
+    assert settled.best_us == math.inf
     assert settle(settled, 100.0) == ""
     assert settled.behind(0.65) == ""  # half of their 1.3, as it is half as quick
-    other: Any = SimpleNamespace(ratio=9.0)
+    other: Any = SimpleNamespace(us=9.0)
     settled.keep(other)  # timed in another way
-    assert settled.best == pytest.approx(1.1)
+    assert settled.best_us == 100.0
 
 
 def test_who_is_far_from_the_best_once_settled_is_not_timed_for_long() -> None:
@@ -148,7 +194,7 @@ def test_who_is_far_from_the_best_once_settled_is_not_timed_for_long() -> None:
     settled = Settled(Clock())
     assert settle(settled, 100.0) == ""  # 1.1 of the baseline
     assert settle(settled, 100.0 / CLOSE * 0.999, sound=False) == ""
-    behind = "Settled, at 1.066 of the baseline, it is clearly behind the best so far (1.100)."
+    behind = "Settled, at 103.2 us, it is clearly behind the best so far (100.0 us)."
     assert settle(settled, 100.0 / CLOSE * 1.001) == behind
     watch.us["kernel"] = 100.0 / CLOSE * 1.001
     settled.measure(watch, series("kernel"), 100.0, BASELINE, 110.0, 1.0)
