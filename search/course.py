@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from gemmtune.db import Study, TrialRecord, TrialResult
 from gemmtune.device.base import Device, Outcome
 from gemmtune.search.events import Observer
-from gemmtune.search.ranking import best_first, objective
+from gemmtune.search.ranking import Lessons, best_first
 from gemmtune.search.rhythm import AHEAD, BATCH, Rhythm
 from gemmtune.search.strategy import Result, Strategy, make_strategy
 from gemmtune.search.transfer import Loan, told
@@ -94,6 +94,7 @@ class Course:
         self.interrupted = False
         self.database_seconds = 0.0
         self._best: TrialRecord | None = None
+        self._lessons = Lessons()
         self._batches: deque[list[_Slot]] = deque()
         self._recorded: dict[int, TrialRecord] = {}
         self._tried: set[str] = set()
@@ -137,7 +138,7 @@ class Course:
             self._batches.clear()
             self._planned = len(self.records)
             self._next_number = max(record.number for record in self.records) + 1
-            self._recorded, self._tried = {}, set()
+            self._recorded, self._tried, self._lessons = {}, set(), Lessons()
             strategy = self._strategy()
             strategy.observe(self._results(self.records))
             self._follow(strategy)
@@ -153,7 +154,7 @@ class Course:
         results = []
         for record in records:
             try:
-                results.append(_result(self.space.index(Configuration.parse(record.configuration)), record))
+                results.append(self._result(self.space.index(Configuration.parse(record.configuration)), record))
             except ConfigurationError:
                 continue
         return results
@@ -175,7 +176,7 @@ class Course:
                         self._try(slot, last=attempt == ATTEMPTS - 1)
                         self._take(rhythm, wait=False)
                 self._batches.popleft()
-                self._ask(rhythm, [_result(slot.index, slot.record) for slot in batch if slot.record])
+                self._ask(rhythm, [self._result(slot.index, slot.record) for slot in batch if slot.record])
 
     @property
     def _late(self) -> bool:
@@ -276,6 +277,5 @@ class Course:
         contenders = [record] if self._best is None else [self._best, record]
         self._best = next(iter(best_first(contenders)), self._best)
 
-
-def _result(index: int, record: TrialRecord) -> Result:
-    return Result(index, record.outcome, objective(record))
+    def _result(self, index: int, record: TrialRecord) -> Result:
+        return Result(index, record.outcome, self._lessons.of(record))

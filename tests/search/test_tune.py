@@ -156,6 +156,32 @@ def test_a_time_without_a_ratio_is_not_taken_for_one(problem, fake_device, histo
     assert all(objective(t) == pytest.approx(1 / t.ratio) for t in trials if t.outcome == "correct")
 
 
+def test_a_strategy_never_learns_that_an_abandoned_trial_was_the_best(problem, fake_device, history):
+    """At a glance it may look so, where others were timed at the clock that their own power leaves them."""
+    from gemmtune.device.base import Measurement, Report
+    from gemmtune.search.ranking import SLOWER, Lessons, objective
+
+    class Glancing(fake_device):
+        def run(self, job, limits):
+            report = super().run(job, limits)
+            if job.kernel.configuration["stages"] != 2 or report.outcome != Outcome.CORRECT:
+                return report
+            flattered = Measurement(1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0)
+            return Report(Outcome.ABANDONED, "It is behind.", report.verification, flattered)
+
+    (result,) = tune(problem, Glancing(), trials=28, history=history)
+    trials = history.trials(study_id=result.study_id, limit=None)
+    lessons, best = Lessons(), None
+    for trial in sorted(trials, key=lambda t: t.number):
+        learned = lessons.of(trial)
+        if trial.outcome == "correct":
+            assert learned == objective(trial)
+            best = min(learned, best or learned)
+        elif trial.outcome == "abandoned" and best is not None:
+            assert learned == pytest.approx(best * SLOWER)
+    assert "abandoned" in result.outcomes
+
+
 @pytest.mark.parametrize("error", [CompileError("ptxas says no"), CompileTimeout("too long")])
 def test_kernels_that_do_not_compile_never_reach_the_device(
     error, problem, fake_device, fake_pool, history, monkeypatch, trials_of
