@@ -212,7 +212,10 @@ class Device(Protocol):
         ...
 
     def compare(self, jobs: list[Job], timeout: float) -> list[Report]:
-        """Re-measure finalists interleaved with each other and the baseline (on estimating devices: run them again)."""
+        """Re-measure finalists interleaved with each other and the baseline (on estimating devices: run them again).
+
+        One that is clearly behind the best may come back as ``abandoned``, unless the first job is ``thorough``.
+        """
         ...
 
     def close(self) -> None:

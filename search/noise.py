@@ -127,7 +127,7 @@ def measure_noise(
     count = -(-pairs // math.comb(copies, 2))
     races: list[tuple[Copy, ...]] = []
     for number in range(count):
-        job = Job(problem, kernel, seed, regime, cache, verify=number == 0, effort="final")
+        job = Job(problem, kernel, seed, regime, cache, verify=number == 0, effort="final", thorough=True)
         races.append(_race(device, [job] * copies))
         if progress is not None:
             progress((number + 1) * math.comb(copies, 2), count * math.comb(copies, 2))

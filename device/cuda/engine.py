@@ -11,6 +11,7 @@ from itertools import groupby
 from gemmtune.device.base import Job, Measurement, Outcome, Report, Stage, Verification
 from gemmtune.device.cuda.bench import Bench, estimate
 from gemmtune.device.cuda.contest import Contest
+from gemmtune.device.cuda.heats import heats
 from gemmtune.device.cuda.helpers import load_helpers
 from gemmtune.device.cuda.info import check_index, gpu_of, monitor
 from gemmtune.device.cuda.sampling import sample
@@ -196,17 +197,28 @@ class CudaEngine:
             series[index] = Series(Replay(f"kernel {index}", calls, launches, self._stream, overlap=job.overlap))
             if us <= FAR * baseline_us:
                 near[series[index]] = us
-        near |= contest.us
+        behind = heats(watch, near) if self._has_heats(job, bench) else {}
+        near = {one: us for one, us in near.items() if one not in behind} | contest.us
         settle({**near, baseline: baseline_us}, capped=bench.capped)
         watch.warm([*(s.replay for s in near), baseline.replay], REWARM_SECONDS)
         interleave(watch, baseline, list(near), FINAL)
         for far in series.values():
-            if far not in near:
+            if far not in near and far not in behind:
                 for _ in range(FAR_ROUNDS):
                     watch.round([far])
         self._busy_until = time.perf_counter()
-        judged = {index: _judged(kernels[index][1], measurement(one, baseline, watch)) for index, one in series.items()}
+        judged = {
+            index: Report(Outcome.ABANDONED, behind[one], kernels[index][1])
+            if one in behind
+            else _judged(kernels[index][1], measurement(one, baseline, watch))
+            for index, one in series.items()
+        }
         return {**judged, first: contest.told(judged[first], series[first])}
+
+    @staticmethod
+    def _has_heats(job: Job, bench: Bench) -> bool:
+        """Whether who is clearly behind may be left out: where the best is wanted, not every time."""
+        return bench.capped and job.regime == "sustained" and not (job.thorough or job.peers)
 
     def _baseline(self, bench: Bench, job: Job, watch: Stopwatch) -> tuple[Series, float]:
         """The baseline's series, and about what a launch of it takes."""

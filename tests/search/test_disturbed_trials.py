@@ -217,6 +217,23 @@ def test_a_finalist_that_is_unstable_each_time_does_not_keep_the_others_from_the
     assert (calm.jobs, calm.compared) == ([], [])
 
 
+def test_who_is_behind_in_the_heats_keeps_its_own_time_and_is_not_asked_again(problem, fake_device, history):
+    class Heats(fake_device):
+        def compare(self, jobs, timeout):
+            reports = super().compare(jobs, timeout)
+            return [Report(Outcome.ABANDONED, "It was clearly behind.", reports[0].verification), *reports[1:]]
+
+    device = Heats()
+    (result,) = tune(problem, device, trials=20, history=history)
+    assert [len(jobs) for jobs in device.compared] == [FINALISTS]
+    behind = str(device.compared[0][0].kernel.configuration)
+    assert [bool(r.final) for r in result.best[:FINALISTS]] == [True] * (FINALISTS - 1) + [False]
+    assert result.best[FINALISTS - 1].configuration == behind
+    calm = fake_device()
+    tune(problem, calm, trials=20, history=history)
+    assert (calm.jobs, calm.compared) == ([], [])
+
+
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.LAUNCH, Outcome.OUT_OF_MEMORY])
 def test_a_kernel_that_kills_the_finals_is_found_and_left_out_for_good(outcome, problem, fake_device, history, time_of):
     class Trap(fake_device):
