@@ -1,53 +1,97 @@
-"""Write the README's result table from the result file it quotes.
+"""Write the README's results from the result files that it quotes.
 
     python benchmarks/readme_table.py           # rewrite README.md
-    python benchmarks/readme_table.py --check   # exit 1 where README.md differs from the file
+    python benchmarks/readme_table.py --check   # exit 1 where README.md differs from the files
 
-The table stands between two marker lines. Every figure comes from ``benchmarks/h200/main-job.json``; nothing is typed
-in by hand.
+They stand between two marker lines: the suite's table, group by group, from ``benchmarks/h200/bf16.json``, and the
+means of the other families from ``benchmarks/h200/main-job.json``. Nothing is typed in by hand.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from gemmtune.search.results import BenchRow, ResultFile, read_result_file, summarise
+from gemmtune.search.results import BenchRow, ResultFile, Summary, read_result_file, summarise
+from gemmtune.search.standing import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULT = ROOT / "benchmarks" / "h200" / "main-job.json"
+FOLDER = ROOT / "benchmarks" / "h200"
+SUITE, MAIN_JOB = FOLDER / "bf16.json", FOLDER / "main-job.json"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+COLUMNS = ["M x N x K", "family", "us", "95 %", "TFLOP/s", "of the floor", "vs best", "vs cublas", "vs cublaslt16"]
 
 
-def table(result: ResultFile | None) -> str:
-    """The section's text: a heading line, the rows and the means; or one line where there is no result file."""
-    if result is None:
-        return "No result file has been recorded yet.\n"
-    peers = list(dict.fromkeys(peer for row in result.rows for peer in row.peers))
-    versus = [f"vs {peer}" for peer in peers]
-    titles = ["M x N x K", "dtype", "family", "us", "TFLOP/s", "of the floor", *versus, "error / bound"]
-    lines = [
-        f"{result.gpu}, driver {result.driver}, CUDA {result.cuda}, {result.date[:10]}. {result.protocol}",
-        "A ratio is the peer's time over ours: above 1 is faster. The floor is what no kernel beats.",
-        "",
-        f"| {' | '.join(titles)} |",
-        f"|---|---|---|{'---:|' * (len(titles) - 3)}",
-        *(_row(row, peers) for row in result.rows),
-        "",
-    ]
+def suite(result: ResultFile) -> str:
+    """Where and how, what it comes to, and a row for each shape."""
     means = summarise(result)
-    for dtype, ratios in means.by_dtype.items():
-        shown = ", ".join(f"{ratio:.2f}x {peer}" for peer, ratio in ratios.items())
-        lines.append(f"- {dtype}: {shown} (geometric mean)")
+    lines = [
+        f"{result.gpu}, driver {result.driver}, CUDA {result.cuda}, {result.date[:10]}, bf16, sums in fp32. "
+        f"{result.protocol}",
+        "",
+        "A ratio is the peer's time over ours: above 1 is faster. `cublaslt16` is the quickest of the first 16 "
+        "algorithms that cuBLASLt's heuristics name; *best* is the better of that and cuBLAS. The floor is what no "
+        "kernel beats.",
+        "",
+        f"**{_against(means)}** {_without_the_widest(means.rows)} Geometric means by group:",
+        "",
+        "| group | shapes | vs best | lowest | vs cublas | of the floor |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, group in means.by_group.items():
+        if group.vendor is not None:
+            cells = [name, str(group.rows), f"{group.vendor.ratio:.3f}x", f"{group.vendor.lowest:.3f}x"]
+            cells += [f"{group.ratios['cublas']:.3f}x", f"{100 * group.floor_fraction:.0f} %"]
+            lines.append(f"| {' | '.join(cells)} |")
+    for how, apart in means.apart.items():
+        lines += ["", f"In the same file, {how}: {_against(apart)}"]
+    lines += ["", "<details><summary>All shapes</summary>", "", f"| {' | '.join(COLUMNS)} |"]
+    lines += [f"|---|---|{'---:|' * (len(COLUMNS) - 2)}", *(_row(row) for row in means.rows), "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
-def _row(row: BenchRow, peers: list[str]) -> str:
-    ratios = [f"{r:.2f}x" if (r := row.ratio(peer)) is not None else "-" for peer in peers]
+def others(result: ResultFile) -> str:
+    """The means of the families that do without Hopper's instructions."""
+    lines = [
+        f"What `simt` and `mma` reach on the same GPU, {len(result.rows)} rows of {result.date[:10]}, older protocol:",
+        "",
+    ]
+    for dtype, ratios in summarise(result).by_dtype.items():
+        family = next(row.family for row in result.rows if row.dtype == dtype)
+        shown = ", ".join(f"{ratio:.2f}x {peer}" for peer, ratio in ratios.items())
+        lines.append(f"- {dtype} ({family}): {shown} (geometric mean)")
+    return "\n".join(lines) + "\n"
+
+
+def _against(means: Summary) -> str:
+    vendor = means.vendor
+    if vendor is None:
+        return "No peer was timed."
+    return (
+        f"{vendor.ratio:.3f}x the better of cuBLAS and cuBLASLt (geometric mean of {vendor.rows} shapes), lowest "
+        f"{vendor.lowest:.3f}x ({vendor.where}), {vendor.losses} of {vendor.rows} below 1."
+    )
+
+
+def _without_the_widest(rows: Sequence[BenchRow]) -> str:
+    """The mean without the one row that does most for it, which may be a peer's weakness more than our strength."""
+    ratios = {row.problem.key: _best(row) for row in rows}
+    widest = max(ratios, key=lambda key: ratios[key])
+    rest = geometric_mean([ratio for key, ratio in ratios.items() if key != widest])
+    return f"Without the widest win, {ratios[widest]:.2f}x at {widest}, it is {rest:.3f}x."
+
+
+def _best(row: BenchRow) -> float:
+    return min(row.peers.values()) / row.us
+
+
+def _row(row: BenchRow) -> str:
+    ratios = [f"{r:.3f}x" if (r := row.ratio(peer)) is not None else "-" for peer in ("cublas", "cublaslt16")]
     cells = [
-        f"{row.m} x {row.n} x {row.k}", row.dtype, row.family, f"{row.us:.4g}", f"{row.tflops:.0f}",
-        f"{100 * row.floor_fraction:.0f} %", *ratios, f"{row.rel_error:.1e} / {row.error_bound:.1e}",
+        f"{row.m} x {row.n} x {row.k}", row.family, f"{row.us:.4g}", f"{row.us_low:.4g}-{row.us_high:.4g}",
+        f"{row.tflops:.0f}", f"{100 * row.floor_fraction:.0f} %", f"{_best(row):.3f}x", *ratios,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -58,8 +102,8 @@ def rewritten(readme: str) -> str:
     _, _, after = rest.partition(END)
     if not after:
         raise SystemExit(f"README.md lacks the lines {BEGIN} and {END}.")
-    result = read_result_file(RESULT) if RESULT.exists() else None
-    return f"{before}{BEGIN}\n\n{table(result)}\n{END}{after}"
+    text = f"{suite(read_result_file(SUITE))}\n{others(read_result_file(MAIN_JOB))}"
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
 def main(arguments: list[str]) -> int:

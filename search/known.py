@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
@@ -19,7 +20,9 @@ from gemmtune.space.problem import Problem
 
 @dataclass(frozen=True)
 class Known:
-    """A kernel, and what finding it cost: trials of its study and their wall time in seconds (0 where unknown)."""
+    """A kernel, and what finding it cost: the trials of every study of its problem on such a device, timed in this way,
+    and their wall time in seconds (0 where unknown).
+    """
 
     kernel: CompiledKernel
     trials: int
@@ -69,7 +72,7 @@ class KnownKernels:
             ConfigurationError, CompileError: it cannot be rendered or compiled any more.
         """
         record = self._records.get(problem.key)
-        trials = [] if record is None else self._history.trials(study_id=record.study_id, limit=None)
+        trials = [] if record is None else self._tried(problem)
         wall_s = sum(trial.seconds.get("wall", 0.0) for trial in trials)
         if self._pack is not None:
             kernel = self._pack.best(problem)
@@ -89,12 +92,7 @@ class KnownKernels:
         best = render(problem, Configuration.parse(record.configuration))
         if self._programmatic in (None, best.recipe.programmatic):
             return best
-        shape = "x".join(str(size) for size in problem.axes.values())
-        ranked = self._history.best(
-            gpu=self._device.gpu.key, shape=shape, kind=self._device.kind, regime=self._regime, cache=self._cache,
-            limit=None,
-        )  # fmt: skip
-        for other in ranked:
+        for other in self._history.best(**self._timed_so(problem)):
             if other.problem_key == problem.key:
                 source = render(problem, Configuration.parse(other.configuration))
                 if source.recipe.programmatic == self._programmatic:
@@ -102,6 +100,16 @@ class KnownKernels:
         raise UnknownNameError(
             f"Every kernel known for {problem.key} {self._unlike(best.configuration)}: tune again with the other kind."
         )
+
+    def _tried(self, problem: Problem) -> list[TrialRecord]:
+        return [t for t in self._history.trials(**self._timed_so(problem)) if t.problem_key == problem.key]
+
+    def _timed_so(self, problem: Problem) -> dict[str, Any]:
+        """What narrows a query down to problems of this size, on such a device and timed in this way."""
+        return {
+            "gpu": self._device.gpu.key, "shape": "x".join(str(size) for size in problem.axes.values()),
+            "kind": self._device.kind, "regime": self._regime, "cache": self._cache, "limit": None,
+        }  # fmt: skip
 
     def _unlike(self, configuration: Configuration) -> str:
         how = "does not overlap its launches" if self._programmatic else "overlaps its launches"

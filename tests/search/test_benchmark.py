@@ -67,6 +67,16 @@ def bench(toys, monkeypatch, fake_device, excerpt):
     return Bench
 
 
+def test_what_finding_a_kernel_cost_are_the_trials_of_all_its_studies(problem, bench, history):
+    for seed in (0, 1):
+        tune(problem, bench(), trials=20, seed=seed, history=history, families=["toy"])
+    tune(problem, bench(), trials=20, regime="burst", history=history, families=["toy"])
+    (row,) = benchmark(problem, bench(), history)
+    assert row.trials == 40
+    timed_so = history.trials(regime="sustained", limit=None)
+    assert row.wall_s == pytest.approx(sum(r.seconds["wall"] for r in timed_so))
+
+
 def test_the_best_known_kernel_is_timed_beside_cublas_and_the_naive_one(problem, bench, history):
     (study,) = tune(problem, bench(), trials=20, history=history, families=["toy"])
     device = bench()
