@@ -101,7 +101,8 @@ def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
     """Few tiles: wide ones whose K a cluster shares, where an SM then takes in less for the same work.
 
     Of each size of cluster, with operands swapped and not, the tile that does best; the cheapest first. Then, of the
-    cheapest two and of the best whole tiles, those whose neighbours load together what they share, which spares the L2.
+    cheapest two and of the best whole tiles, those whose neighbours load together what they share, which spares the L2,
+    most of all where rows do not begin with its lines.
     """
     best: dict[tuple[int, int], tuple[float, int, int]] = {}
     swaps = (0, 1) if gemm.m <= _FEW_ROWS else (0,)
@@ -126,8 +127,10 @@ def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
     yield from (shape for _, shape in shared)
     for swap, shape in shared[:2]:
         yield {**shape, "cluster": str(shape["cluster"]).replace("1x1", _sharing(2, swap))}
-    if gemm.m <= _FEW_ROWS:
-        for swap, together in itertools.product(swaps, (2, 4)):
+    for swap, together in itertools.product(swaps, (4, 2)):
+        _, height, width = best[swap, 1]
+        p, q = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+        if -(-p // height) * -(-q // width) <= gpu.sms:
             yield {**shapes[swap, 1], "cluster": _sharing(together, swap), "store": "shared"}
 
 
