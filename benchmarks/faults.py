@@ -188,7 +188,9 @@ def once_more(winner: TrialRecord, finished: Finished, runner: TrialRunner) -> t
     among = next((time for record, time in met if record.id == winner.id), None)
     prepared = runner.prepare(Configuration.parse(winner.configuration))
     assert prepared.compiling is not None  # noqa: S101 - it was compiled before
-    job = Job(runner.problem, prepared.compiling.result(), seed=winner.number, effort="final")
+    job = Job(
+        runner.problem, prepared.compiling.result(), seed=winner.number, regime=runner.timing.regime, effort="final"
+    )
     (report,) = runner.device.compare([job], FINAL_SECONDS)
     if among is None or report.outcome != Outcome.CORRECT or report.measurement is None:
         raise SystemExit(f"The winner {winner.configuration} ended as {report.outcome} when run again: {report.detail}")
@@ -225,19 +227,20 @@ def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any],
             watch.begin()
             history = stack.enter_context(History(keep / f"{run}.db"))
             with CompilePool(options.workers, kernels, timeout=options.compile_limit) as pool:
-                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, watch)
+                runs[run] = try_list(listed, problem, device, kinds, history, pool, kernels, watch, options.regime)
             seconds[run] = round(time.monotonic() - started, 1)
             watch.close()  # each run begins with a worker of its own
             seen[run] = watch.figures()
             print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]} s", flush=True)  # noqa: T201
         with CompilePool(options.workers, kernels) as pool:
-            runner = TrialRunner(problem, device, kinds, pool, Timing(), kernels)
+            runner = TrialRunner(problem, device, kinds, pool, Timing(options.regime), kernels)
             winner = runs["whole"].ranked[0]
             among, alone = once_more(winner, runs["whole"], runner)
         device.close()
         summary = {
             "estimated": device.estimates,
             "problem": problem.key,
+            "regime": options.regime,
             "configurations": len(whole),
             "recorded": len({r.configuration for r in runs["whole"].records}),
             "faulty": len(whole) - len(clean),
@@ -306,6 +309,7 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", type=int, default=SIZE, help="M = N = K, bf16")
+    parser.add_argument("--regime", choices=("sustained", "burst"), default="sustained")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--compile-limit", type=float, default=10.0, help="seconds one compile may take")
     parser.add_argument("--workers", type=int, default=None, help="compile processes")

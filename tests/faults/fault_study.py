@@ -13,7 +13,7 @@ from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.db import History, Study, StudySpec, TrialRecord
 from gemmtune.db.standing import standing
-from gemmtune.device.base import Device
+from gemmtune.device.base import Device, Regime
 from gemmtune.search.course import Course, Plan
 from gemmtune.search.events import Observer, Silent
 from gemmtune.search.finals import finalists, measure_finalists
@@ -75,6 +75,7 @@ def try_list(
     pool: CompilePool,
     kernels: KernelCache,
     observer: Observer | None = None,
+    regime: Regime = "sustained",
 ) -> Finished:
     """Try each of ``listed`` once, in that order, and hold the finals where times are measured."""
     space = Space(problem, device.gpu, families)
@@ -85,14 +86,14 @@ def try_list(
             kind=device.kind,
             gpu=device.gpu,
             environment={"nvrtc": nvrtc_version(), **device.environment()},
-            regime="sustained",
+            regime=regime,
             cache="cold",
             families=tuple(family.name for family in families),
             strategy=FixedList.name,
             seed=0,
         )
     )
-    runner = TrialRunner(problem, device, families, pool, Timing(thorough=True), kernels)
+    runner = TrialRunner(problem, device, families, pool, Timing(regime, thorough=True), kernels)
     plan = Plan(strategy=FixedList.name, seed=0, budget=len(listed), horizon=len(listed))
     course = ListCourse(space, device, study, runner, plan, observer or Silent())
     course.listed = listed
