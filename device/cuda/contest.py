@@ -13,7 +13,7 @@ import numpy as np
 from gemmtune.device import verify
 from gemmtune.device.base import Excerpt, Job, Report
 from gemmtune.device.cuda.excerpt import inputs_at, outputs_at
-from gemmtune.device.cuda.settled import LEAD, LONG, LONG_SAMPLES
+from gemmtune.device.cuda.heats import run_alone
 from gemmtune.device.cuda.timing import Replay, Series, Stopwatch, launches_for
 from gemmtune.device.peers import Way, make_peer
 from gemmtune.device.statistics import median_interval
@@ -122,13 +122,8 @@ class Contest:
 
     def _settled(self, ways: Sequence[Series]) -> list[Series]:
         """The quickest first once each runs at the clock that its own power leaves, as it is timed in the end."""
-
-        def level(one: Series) -> float:
-            return median_interval(
-                self._watch.alone(one, median_interval(one.samples).median, LEAD, LONG, LONG_SAMPLES)
-            ).median
-
-        return sorted(ways, key=level)
+        times = run_alone(self._watch, {one: median_interval(one.samples).median for one in ways})
+        return sorted(ways, key=lambda one: times[one])
 
     def _estimate(self, way: Way) -> float:
         """Microseconds of one launch, roughly; the first, untimed, loads and allocates."""

@@ -1,4 +1,4 @@
-"""Heats: who of several finalists is clearly behind at the power cap, where a final takes seconds for each."""
+"""Heats: how several things compare at the power cap, each run alone for half a second, where a final takes seconds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from gemmtune.device.statistics import median_interval
 FEWEST = 3
 """Kernels in a final that heats are worth their time for."""
 BEHIND = 0.98
-"""Who runs at less than this fraction of the best one's speed in the heats is left out of the final: one time there is
-off by more than a percent but seldom."""
+"""Who runs at less than this fraction of the best one's speed in the heats is left out of the final: times of so long
+scatter by 0.4 % (``benchmarks/h200/power-cap.json``)."""
 SAMPLES = 3
+
+
+def run_alone(watch: Stopwatch, series: Mapping[Series, float]) -> dict[Series, float]:
+    """Microseconds of a launch of each, at the clock that its own power leaves it; arguments as of :func:`heats`."""
+    return {one: median_interval(watch.alone(one, us, SETTLE, SPAN, SAMPLES)).median for one, us in series.items()}
 
 
 def heats(watch: Stopwatch, kernels: Mapping[Series, float]) -> dict[Series, str]:
@@ -24,7 +29,7 @@ def heats(watch: Stopwatch, kernels: Mapping[Series, float]) -> dict[Series, str
     """
     if len(kernels) < FEWEST:
         return {}
-    times = {one: median_interval(watch.alone(one, us, SETTLE, SPAN, SAMPLES)).median for one, us in kernels.items()}
+    times = run_alone(watch, kernels)
     best = min(times.values())
     return {
         one: f"In the heats of the finals, at {us:.1f} us, it was clearly behind the best ({best:.1f} us)."

@@ -32,7 +32,7 @@ FEWEST = 3
 """Kernels that must have settled before a glance tells who is behind."""
 FRESH, LEVEL_LEAD = 6.0, 0.25
 """Seconds after which the baseline is timed again, and that it runs untimed first: every ratio rests on its time, which
-is off by up to a fifth while the card still makes up for the pause before."""
+is far off while the card still makes up for the pause before."""
 LEVELS = 5
 """The baseline's level is the median of so many of its latest times: it wanders more slowly than they scatter."""
 
