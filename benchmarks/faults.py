@@ -1,4 +1,4 @@
-"""Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--device cuda:0]``, on a GPU 3 to 4 minutes.
+"""Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--device cuda:0]``, on a GPU some 2 minutes.
 
 Runs a fixed list of configurations twice, through the product's own course of trials, each in a history of its own:
 once without its faulty ones (40 % of them, of the family in ``tests/faults``), once whole. Then the finalists of the
@@ -233,7 +233,7 @@ def measure(problem: Gemm, options: argparse.Namespace) -> tuple[dict[str, Any],
             seen[run] = watch.figures()
             print(f"{run}: {dict(runs[run].course.counts)} in {seconds[run]} s", flush=True)  # noqa: T201
         with CompilePool(options.workers, kernels) as pool:
-            runner = TrialRunner(problem, device, kinds, pool, Timing(options.regime), kernels)
+            runner = TrialRunner(problem, device, kinds, pool, Timing(options.regime, thorough=True), kernels)
             winner = runs["whole"].ranked[0]
             among, alone = once_more(winner, runs["whole"], runner)
         device.close()

@@ -79,7 +79,10 @@ def _jobs(runner: TrialRunner, candidates: Sequence[TrialRecord]) -> list[tuple[
         except CompileError:
             continue
         seed = timing.trial_seed(record.number)
-        job = Job(runner.problem, kernel, seed, timing.regime, timing.cache, verify=False, effort="final")
+        job = Job(
+            runner.problem, kernel, seed, timing.regime, timing.cache, verify=False, effort="final",
+            thorough=timing.thorough,
+        )  # fmt: skip
         out.append((record, job))
     return out
 

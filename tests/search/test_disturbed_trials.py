@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.db import History
 from gemmtune.device.base import Measurement, Outcome, Report
-from gemmtune.search.finals import FINALISTS
+from gemmtune.search.finals import FINALISTS, finalists, measure_finalists
 from gemmtune.search.study import tune
+from gemmtune.search.trial import Timing, TrialRunner
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ToolchainError
 
@@ -232,6 +233,16 @@ def test_who_is_behind_in_the_heats_keeps_its_own_time_and_is_not_asked_again(pr
     calm = fake_device()
     tune(problem, calm, trials=20, history=history)
     assert (calm.jobs, calm.compared) == ([], [])
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_who_wants_every_time_wants_every_finalists_too(thorough, problem, fake_device, fake_pool, history, toy):
+    (result,) = tune(problem, fake_device(), trials=20, history=history)
+    device = fake_device()
+    runner = TrialRunner(problem, device, [toy], fake_pool(), Timing(thorough=thorough))
+    measure_finalists(runner, finalists(history.trials(study_id=result.study_id, limit=None)))
+    (jobs,) = device.compared
+    assert [job.thorough for job in jobs] == [thorough] * FINALISTS
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.LAUNCH, Outcome.OUT_OF_MEMORY])

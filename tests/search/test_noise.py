@@ -56,6 +56,7 @@ def test_pairs_come_in_whole_races_of_eleven_copies_proven_once(problem, kernel,
     assert heard == [(55 * i, 220) for i in range(1, 5)]
     assert [{job.verify for job in jobs} for jobs in device.races] == [{True}] + [{False}] * 3
     assert {(j.effort, j.regime, j.cache) for jobs in device.races for j in jobs} == {("final", "sustained", "cold")}
+    assert all(job.thorough for jobs in device.races for job in jobs)  # no copy stays out for its luck in the heats
     assert (noise.problem, noise.configuration) == (problem.key, str(kernel.configuration))
 
 
