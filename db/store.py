@@ -37,7 +37,7 @@ from gemmtune.space.problem import problem_from_json
 
 TICK = 1e-6
 """Seconds between moments that must not be equal; a float of seconds since the epoch resolves a quarter of it."""
-_Described = m.Gpu | m.Environment | m.Problem | m.Kernel
+_Describing = m.Gpu | m.Environment | m.Problem | m.Kernel
 
 
 def table(model: type[m.Base]) -> Table:
@@ -309,12 +309,12 @@ def failure_pattern(detail: str) -> str:
     return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", line)[:200]
 
 
-def _intern(connection: Session | Connection, model: type[_Described], content: Mapping[str, Any]) -> int:
+def _intern(connection: Session | Connection, model: type[_Describing], content: Mapping[str, Any]) -> int:
     """The id of the row with this content."""
     return _interned(connection, model, digest(content), content)
 
 
-def _interned(connection: Session | Connection, model: type[_Described], key: str, columns: Mapping[str, Any]) -> int:
+def _interned(connection: Session | Connection, model: type[_Describing], key: str, columns: Mapping[str, Any]) -> int:
     """The id of the row with this digest, which is added with these columns where it is not there."""
     found = connection.execute(_FIND_DESCRIBED[model], {"digest": key}).scalar()
     if found is not None:

@@ -155,7 +155,7 @@ RULES: tuple[Constraint, ...] = (
         "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or its blocks cannot share what they "
         "load in pieces of 8 rows",
     ),
-    # On an H200 clusters of four leave a tenth of the SMs idle, which larger problems never make up for.
+    # A cluster lies in one GPC, and clusters of four leave some of its SMs idle in every turn.
     Constraint(
         "cluster_size",
         "cp * cq == 1 or cluster_blocks == 2 or tiles * cluster_blocks <= sms * blocks",
