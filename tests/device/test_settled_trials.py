@@ -15,6 +15,7 @@ from gemmtune.device.cuda.settled import (
     CLOSE,
     CONTENDER,
     FEWEST,
+    FIRST_LEAD,
     FRESH,
     GLANCES,
     LEAD,
@@ -36,6 +37,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.leads: list[float] = []
         self.beside = {"kernel": 100.0, "cublas": 105.0}
         self.us = {"kernel": 100.0, "cublas": 110.0}
 
@@ -44,9 +46,11 @@ class Watch:
             item.samples += [self.beside[item.replay.name]] * 2
 
     def alone(self, item: Series, us: float, lead: float, span: float, samples: int) -> list[float]:
-        assert (lead, span, samples) in {
-            (LEVEL_LEAD if item.replay.name == "cublas" else LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES),
-        }  # fmt: skip
+        if item.replay.name == "cublas":
+            self.leads.append(lead)
+            assert (span, samples) == (SHORT, SHORT_SAMPLES)
+        else:
+            assert (lead, span, samples) in {(LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES)}
         self.asked.append(f"{item.replay.name} {'on' if lead == 0 else 'anew'}")
         return [self.us[item.replay.name]] * samples
 
@@ -91,6 +95,7 @@ def test_the_ratio_is_that_of_two_levels_and_the_baselines_is_the_middle_of_its_
         if 1 < passed <= LEVELS + 1:  # one that is far off moves nothing, nor do few new ones
             assert measured().ratio == pytest.approx(1.1)
     assert measured().ratio == pytest.approx(1.2)
+    assert watch.leads == [FIRST_LEAD, *[LEVEL_LEAD] * (2 * LEVELS - 1)]
     baseline = series("cublas")  # another graph, of another cache state, say
     watch.us["cublas"] = 90.0
     assert measured().ratio == pytest.approx(0.9)
