@@ -1,9 +1,10 @@
 """What a study borrows from others: configurations that won under other circumstances, for it to start from.
 
-First come the best of the same study in an older environment, then the winners of other problems on this GPU, then
-those of other GPUs, the nearest problems first. Of a winner that is not valid here, its valid neighbour is taken that
-the estimate likes best. A configuration that differs from those before it in fewer than three knobs is left out:
-near-duplicates teach less than a cold start would.
+First come the best of the same study in an older environment, then those of other studies of the same problem on this
+GPU (another seed, say), then the winners of other problems on it, then those of other GPUs, the nearest problems
+first. Of a winner that is not valid here, its valid neighbour is taken that the estimate likes best. A configuration
+that differs from those before it in fewer than three knobs is left out: near-duplicates teach less than a cold start
+would.
 
 Only what was known when the study began is borrowed, as far as the history tells: a study that is resumed starts from
 the same.
@@ -11,9 +12,9 @@ the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
 
 from gemmtune.db import History, Study, TrialRecord
 from gemmtune.device.base import Device, Outcome
@@ -26,7 +27,7 @@ from gemmtune.space.problem import Problem, problem_from_json
 from gemmtune.space.space import Space
 
 ELDERS = 50
-"""The best trials in an older environment that a study may start from."""
+"""The best trials in an older environment, or in other studies of the problem, that a study may start from."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,20 @@ def _sources(history: History, study: Study, problem: Problem, device: Device) -
     if study.parent_id is not None:
         correct = history.trials(study_id=study.parent_id, outcome=Outcome.CORRECT, limit=None)
         yield from ((record, "this study in an older environment") for record in best_first(correct)[:ELDERS])
-    spec = study.spec
-    began = history.study(study.id)
-    winners = history.best_kernels(
-        device_kind=spec.kind, regime=spec.regime, cache=spec.cache, dtype=str(problem.environment().get("dtype", ""))
-    )
+    spec, dtype = study.spec, str(problem.environment().get("dtype", ""))
+    found = history.study(study.id)
+    began = math.inf if found is None else found.created
+    siblings = history.best(
+        gpu=device.gpu.key, shape="x".join(map(str, problem.axes.values())), dtype=dtype,
+        kind=spec.kind, regime=spec.regime, cache=spec.cache, limit=ELDERS,
+    )  # fmt: skip
+    same = [record for record in siblings if record.problem_key == problem.key and _was_there(record, began)]
+    # Times of several environments meet here, and by their ratios: what is tried first is no ranking.
+    yield from ((record, "other studies of this problem") for record in best_first(same))
+    winners = history.best_kernels(device_kind=spec.kind, regime=spec.regime, cache=spec.cache, dtype=dtype)
     here, there = [], []
     for record in winners:
-        if began is not None and (record.finished is None or record.finished > began.created):
+        if not _was_there(record, began):
             continue
         other = problem_from_json(record.problem_json)
         if other.kind != problem.kind:
@@ -81,9 +88,13 @@ def _sources(history: History, study: Study, problem: Problem, device: Device) -
         yield record, f"{record.problem_key} on {record.gpu.name}"
 
 
+def _was_there(record: TrialRecord, began: float) -> bool:
+    return record.finished is not None and record.finished <= began
+
+
 def _apart(a: Mapping[str, int], b: Mapping[str, int]) -> float:
     """How far two problems of a kind lie apart: doublings of their sizes, summed."""
-    return sum(abs(log2(max(a[axis], 1) / max(b.get(axis, 1), 1))) for axis in a)
+    return sum(abs(math.log2(max(a[axis], 1) / max(b.get(axis, 1), 1))) for axis in a)
 
 
 def _here(space: Space, record: TrialRecord) -> tuple[int, bool] | None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gemmtune.device.base import Measurement
-from gemmtune.device.cuda.timing import Series, Stopwatch, ratios
+from gemmtune.device.cuda.timing import Series, Stopwatch, at_the_cap, ratios
 from gemmtune.device.statistics import median_interval
 
 CONTENDER = 0.93
@@ -26,8 +26,9 @@ CLOSE = 0.97
 """So is who is slower than this fraction of the best, both settled: it is not timed for long."""
 LEAD, SHORT, SHORT_SAMPLES = 0.05, 0.03, 3
 """Seconds that a contender runs untimed, seconds that are timed at first, and the samples that these are cut into."""
-LONG, LONG_SAMPLES = 0.12, 4
-"""The same of what is timed right after, of those that are close to the best."""
+LONG, LONG_SAMPLES = 0.06, 4
+"""The same of what is timed right after, of those that are close to the best. Longer would tell hardly more: means of
+0.05 s scatter by 0.7 %, those of 0.2 s still by 0.5 % (``benchmarks/h200/power-cap.json``)."""
 FEWEST = 3
 """Kernels that must have settled before a glance tells who is behind."""
 FRESH, LEVEL_LEAD, FIRST_LEAD = 8.0, 0.4, 1.0
@@ -134,7 +135,8 @@ class Settled:
     def _measured(self, watch: Stopwatch, samples: list[float]) -> Measurement:
         levels = [sample for level in self._levels for sample in level]
         level = median_interval(levels).median
-        ours, ratio = median_interval(samples), median_interval([level / sample for sample in samples])
+        ours = at_the_cap(median_interval(samples), watch.clock_mhz)
+        ratio = at_the_cap(median_interval([level / sample for sample in samples]), watch.clock_mhz)
         return Measurement(
             us=ours.median, us_low=ours.low, us_high=ours.high,
             baseline_us=level,

@@ -25,7 +25,7 @@ from typing import Any
 from gemmtune.device.base import Measurement, Regime
 from gemmtune.device.cuda.nvml import Monitor
 from gemmtune.device.cuda.overlap import OverlappedGraph
-from gemmtune.device.statistics import is_multimodal, median_interval
+from gemmtune.device.statistics import Interval, is_multimodal, median_interval
 from gemmtune.device.toolchain import require_cupy
 
 GRAPH_US = 2500.0
@@ -49,9 +49,10 @@ SETTLE, SPAN, PIECES = 0.1, 0.33, 3
 takes, and samples of a visit.
 
 The cap holds the power and lets the clock swing about its mean within half a second: one long visit tells more than
-many short ones. Of copies of one kernel on an H200, 95 % of the pairs then differ by 0.12 % or less
-(``benchmarks/h200/noise.json``).
+many short ones. By how much copies of one kernel then differ: ``benchmarks/h200/noise.json``.
 """
+CLOCK_STEP = 15.0
+"""MHz from one SM clock to the next, on data-centre GPUs (``nvidia-smi -q -d SUPPORTED_CLOCKS``)."""
 FREE_SPAN = 0.05
 """Seconds that a sample for the record takes where the clock stands still."""
 FAR = 4.0
@@ -286,9 +287,22 @@ def ratios(kernel: Series, baseline: Series) -> list[float]:
     return [b / k for b, k in zip(baseline.samples, kernel.samples, strict=False)]
 
 
+def at_the_cap(interval: Interval, clock_mhz: float | None) -> Interval:
+    """``interval``, reaching half a step of the clock to either side of its median at least.
+
+    At the power cap the clock that a kernel's power leaves it lies between two steps, and for seconds the card may keep
+    to either: samples of copies of one kernel then agree on times that lie 1 % apart, and among themselves do not tell.
+    """
+    half = CLOCK_STEP / 2 / clock_mhz if clock_mhz else 0.0
+    low, high = min(interval.low, interval.median * (1 - half)), max(interval.high, interval.median * (1 + half))
+    return Interval(interval.median, low, high)
+
+
 def measurement(kernel: Series, baseline: Series, watch: Stopwatch) -> Measurement:
     """Medians and intervals of a kernel's samples and of its ratios."""
     ours, ratio = median_interval(kernel.samples), median_interval(ratios(kernel, baseline))
+    if watch.capped:
+        ours, ratio = at_the_cap(ours, watch.clock_mhz), at_the_cap(ratio, watch.clock_mhz)
     return Measurement(
         us=ours.median, us_low=ours.low, us_high=ours.high,
         baseline_us=median_interval(baseline.samples).median,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gemmtune.device.cuda import timing
 from gemmtune.device.cuda.reference import GemmReference, affordable_flops
 from gemmtune.device.cuda.timing import (
+    CLOCK_STEP,
     FINAL,
     FREE_SPAN,
     PIECES,
@@ -75,6 +76,7 @@ class Watch:
         self._rng = np.random.default_rng(0)
         self._noise = noise
         self.rounds = 0
+        self.capped = False
 
     def round(self, series: list[Series]) -> None:
         self.rounds += 1
@@ -99,6 +101,22 @@ def test_quiet_ratios_stop_early_however_the_clock_drifts() -> None:
     assert m.ratio_high - m.ratio_low < 0.01  # type: ignore[operator]
     assert (m.us_high - m.us_low) / m.us > 0.05  # the drift is in the times alone
     assert (m.clock_mhz, m.throttle) == (1500.0, "power cap")
+
+
+@given(st.floats(1.0, 1e5), st.floats(0.2, 3.0), st.floats(900.0, 1980.0))
+def test_at_the_power_cap_times_one_step_of_the_clock_apart_are_not_told_apart(
+    us: float, ratio: float, clock: float
+) -> None:
+    watch: Any = Watch(0.0)
+    watch.capped, watch.clock_mhz = True, clock
+    baseline = Series(us * ratio, [us * ratio] * 6)  # type: ignore[arg-type]
+    copy, other = (Series(us, [us * slow] * 6) for slow in (1.0, 1 + CLOCK_STEP / clock * 0.99))  # type: ignore[arg-type]
+    one, two = (measurement(each, baseline, watch) for each in (copy, other))
+    assert two.ratio_high > one.ratio_low > two.ratio  # type: ignore[operator]
+    assert two.us_low < one.us_high < two.us
+    watch.capped = False
+    free = measurement(copy, baseline, watch)
+    assert (free.us_low, free.us_high, free.ratio_low) == (free.us, free.us, free.ratio)
 
 
 def test_noisy_ratios_use_the_plan_up() -> None:

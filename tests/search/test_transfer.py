@@ -44,6 +44,16 @@ def test_a_new_shape_starts_from_the_winner_of_the_nearest_one(history, fake_dev
     assert ear.heard[0] == f"1 from {near.key} on this GPU"
 
 
+def test_another_study_of_the_same_problem_lends_its_best_first(history, problem, fake_device):
+    tune(Gemm(1024, 512, 512, "bf16"), fake_device(), trials=6, history=history)
+    tune(problem, fake_device(), trials=12, history=history, seed=0)
+    winner = history.best(shape="x".join(map(str, problem.axes.values())))[0].configuration
+    ear = Ear()
+    result = tune(problem, fake_device(), trials=6, history=history, seed=1, observer=ear)[0]
+    assert any(told.endswith("from other studies of this problem") for told in ear.heard)
+    assert winner in first_trials(history, result, 6)
+
+
 def test_this_gpu_comes_before_another_and_the_other_is_named(history, fake_device):
     class Other(fake_device):
         @property
