@@ -69,6 +69,11 @@ def judge(facts: Facts) -> Verdict:
     return Verdict(facts, checks, tuple(notable), bound, advice)
 
 
+_IDLE = 0.4
+"""A kernel that needs less than this fraction of its time for arithmetic or memory at their peaks mostly waits
+(``mma.sync`` on Hopper reaches some 0.6 of the peak)."""
+
+
 # -------------------------------------------------------------------------------------------------- the checks
 
 
@@ -166,8 +171,12 @@ def _blocks(count: int) -> str:
 
 
 def _bound_by(facts: Facts) -> str:
-    """The busiest pipe, or device memory where its bytes alone take longer."""
-    problem, gpu = facts.subject.problem, facts.subject.gpu
+    """The busiest pipe, device memory where its bytes alone take longer, or latency where the time is another's."""
+    problem, gpu, us = facts.subject.problem, facts.subject.gpu, facts.subject.us
+    if us is not None and not facts.subject.estimated:
+        busy = max(problem.flops / model.peak_flops(facts), problem.bytes / gpu.bandwidth)
+        if busy * 1e6 < _IDLE * us:
+            return "latency"
     if problem.bytes / gpu.bandwidth > model.seconds(facts):
         return "device memory"
     return model.load(facts).busiest
@@ -267,6 +276,9 @@ _SENTENCES = {
 
 
 _BALANCED = {
+    "latency": "Nothing stands out, but for most of the time neither arithmetic nor device memory is at work: it goes "
+    "into the launch, the first tiles and the last ones, so give each block fewer k tiles one after another (split K, "
+    "or a cluster along it), give more SMs a tile, overlap launches, or do more in one.",
     "device memory": "Device memory alone takes longer than everything else: move fewer bytes (a narrower dtype, a "
     "fused epilogue), or keep more of them in flight with deeper stages.",
     "tensor": "Nothing stands out and the tensor cores are the busiest pipe, as they should be: deeper stages, other "

@@ -1,6 +1,7 @@
 """Five kernels with one ailment each: it is named first, from compiler, emulator and machine code alone."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -67,6 +68,18 @@ def test_a_sound_kernel_has_none_and_is_told_what_it_is_bound_by(known: dict[str
     assert verdict.first == "none"
     assert verdict.bound_by == "shared memory"
     assert "larger tile" in verdict.advice
+
+
+def test_a_sound_kernel_that_mostly_waits_is_told_so_where_it_was_timed(known: dict[str, Facts]) -> None:
+    facts = known["none"]
+    problem, h200 = facts.subject.problem, facts.subject.gpu
+    fewest = max(problem.flops / h200.peak["fp32"], problem.bytes / h200.bandwidth) * 1e6
+    for us, estimated, bound in ((3 * fewest, False, "latency"), (2 * fewest, False, "shared memory"),
+                                 (3 * fewest, True, "shared memory")):  # fmt: skip
+        verdict = judge(replace(facts, subject=replace(facts.subject, us=us, estimated=estimated)))
+        assert (verdict.first, verdict.bound_by) == ("none", bound)
+    ill = known["conflicts"]
+    assert judge(replace(ill, subject=replace(ill.subject, us=1e6))).first == "bank conflicts"  # which goes first
 
 
 def test_the_sentence_says_the_figures_and_what_to_try(known: dict[str, Facts]) -> None:
