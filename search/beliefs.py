@@ -90,12 +90,20 @@ class Beliefs:
         self._mean = middle + spread * mean + slope * self._estimated
         self._best = min(best, float(y.min()))
 
-    def choose(self) -> int | None:
-        """The untried candidate whose expected improvement is the greatest; None where all are tried."""
-        if not self._open.any():
+    def choose(self, among: Sequence[int] | None = None, wide: float = 1.0) -> int | None:
+        """The untried candidate whose expected improvement is the greatest; None where there is none.
+
+        ``among``: of these alone; ``wide`` multiplies the model's deviations.
+        """
+        open_ = self._open
+        if among is not None:
+            open_ = np.zeros_like(open_)
+            columns = [self._columns[index] for index in among if index in self._columns]
+            open_[columns] = self._open[columns]
+        if not open_.any():
             return None
-        gain = expected_improvement(self._best, self._mean, self._spread * self._posterior.deviation())
-        return self.candidates[int(np.where(self._open, gain, -1.0).argmax())]
+        gain = expected_improvement(self._best, self._mean, wide * self._spread * self._posterior.deviation())
+        return self.candidates[int(np.where(open_, gain, -1.0).argmax())]
 
     def hope(self, gain: float) -> float:
         """At most this is the chance that some untried candidate is quicker than the best by the fraction ``gain``.

@@ -2,7 +2,9 @@
 
 The model judges a pool of candidates, since a space may have millions: random ones, drawn anew each time the scales are
 fitted, and always the neighbours of the leaders, so that the search ends as a local one. Where each candidate's cost is
-estimated, which takes longer than drawing it, the better half of the pool stays. How slow a slow kernel is says little
+estimated, which takes longer than drawing it, the better half of the pool stays. Where nothing quicker was found for a
+while, every second candidate is one within two steps of the leader, as if the model were less sure: two knobs that help
+only together are what it is wrong about. How slow a slow kernel is says little
 about the quick ones, so slow times are cut off; a failure counts as slow.
 """
 
@@ -23,7 +25,7 @@ from gemmtune.space.space import Space
 KNOWN = 8
 """Points that families name, tried first."""
 FIRST = 20
-"""Points that are tried first where nothing is estimated: as many as are in flight before the first result is known."""
+"""Points that are tried first where nothing is estimated: more than are in flight before the first result is known."""
 POOL = 4096
 """Candidates drawn at each fit where features cost next to nothing."""
 FRESH = 256
@@ -32,6 +34,10 @@ FIRST_FIT, REFIT = 8, 1.2
 """Results before the first fit, and the factor by which they grow from one fit to the next."""
 MODEL = 4
 """Results with a time before the model chooses."""
+STALE, BETTER = 30, 0.002
+"""Results without one that is quicker by this fraction, after which two steps from the leader are looked at."""
+WIDE = 3.0
+"""Factor of the model's deviation there."""
 GAIN = 0.01
 """What a search with a confidence goes on for: being quicker by this fraction."""
 ENOUGH = 24
@@ -64,6 +70,9 @@ class Gp(Strategy):
         self._failed: dict[int, None] = {}
         self._beliefs: Beliefs | None = None
         self._learned = False
+        self._goal = np.inf
+        self._idle = 0
+        self._turn = 0
 
     def _first_points(self, warm: Sequence[int], budget: int) -> list[int]:
         borrowed = diverse(self.space, warm, WARM)
@@ -100,8 +109,22 @@ class Gp(Strategy):
                 return index
         if len(self._scores) < MODEL:
             return self._any_unseen()
-        chosen = self._current().choose()
+        beliefs = self._current()
+        self._turn += 1
+        chosen = beliefs.choose(self._near_leader(), WIDE) if self._stale and self._turn % 2 == 0 else None
+        if chosen is None:
+            chosen = beliefs.choose()
         return self._any_unseen() if chosen is None else chosen
+
+    @property
+    def _stale(self) -> bool:
+        return self._idle > STALE
+
+    def _near_leader(self) -> list[int]:
+        """What lies within two steps of the leader and was not tried."""
+        one = self.space.neighbours(self._leaders()[0])
+        two = [index for neighbour in one for index in self.space.neighbours(neighbour)]
+        return [index for index in dict.fromkeys([*one, *two]) if index not in self.seen]
 
     def _pending(self, index: int) -> None:
         self._tried.append(index)
@@ -111,8 +134,11 @@ class Gp(Strategy):
     def _learn(self, result: Result) -> None:
         if result.objective is not None:
             self._failed.pop(result.index, None)
+            if result.objective < self._goal:
+                self._goal, self._idle = result.objective * (1 - BETTER), -1
         elif result.outcome != "infrastructure":  # which says nothing about the configuration
             self._failed[result.index] = None
+        self._idle += 1
         self._learned = True
 
     def _current(self) -> Beliefs:
@@ -123,7 +149,8 @@ class Gp(Strategy):
         times = cut(scores, list(self._failed))
         if self._beliefs is None or len(times) >= self._next_fit:
             self._beliefs = self._renewed(times)
-        self._beliefs.add([n for index in self._leaders() for n in self.space.neighbours(index) if n not in self.seen])
+        near = [n for index in self._leaders() for n in self.space.neighbours(index) if n not in self.seen]
+        self._beliefs.add([*near, *(self._near_leader() if self._stale else ())])
         self._beliefs.learn(times, min(scores.values()))
         self._learned = False
         return self._beliefs

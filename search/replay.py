@@ -1,6 +1,6 @@
 """Strategies compared on a recorded space: how fast each one comes near the optimum, over many seeds.
 
-A strategy is called in the very rhythm of a study (:mod:`gemmtune.search.rhythm`): batches of four, the results of five
+A strategy is called in the very rhythm of a study (:mod:`gemmtune.search.rhythm`): batches of four, the results of four
 batches ago known, its linear algebra on one thread. An evaluation is one configuration tried, whatever became of it.
 """
 

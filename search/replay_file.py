@@ -17,7 +17,7 @@ from gemmtune.space.recorded import RecordedSpace
 PROTOCOL = (
     "Each strategy searches a recorded space with consecutive seeds; after each evaluation the fraction of the optimum "
     "is the recorded optimum over the best found (0 before the first correct one). Ours propose batches of four with "
-    "the results of five batches ago, as a study does; peers see each result at once. An evaluation is a configuration "
+    "the results of four batches ago, as a study does; peers see each result at once. An evaluation is a configuration "
     "tried, whatever became of it. Means over the seeds with their standard error, the worst seed, and the median "
     "evaluation that reaches a fraction (null: at least half never do)."
 )

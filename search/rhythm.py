@@ -1,8 +1,9 @@
 """The rhythm in which a study calls its strategy: fixed batches, a fixed number of them ahead of the device.
 
-Batch b is chosen from the results of batches up to b - AHEAD - 1, whatever machine this is, so that 16 to 20 kernels
-are being compiled or wait while one runs: enough to keep 16 cores busy. Since the sequence of calls is a constant, a
-study that is started again replays it over the recorded trials, and its strategy ends up where it was.
+Batch b is chosen from the results of batches up to b - AHEAD - 1, whatever machine this is, so that 12 to 16 kernels
+are being compiled or wait while one runs: enough to keep 16 cores busy. More would help them little, and a search needs
+the more trials, the later it learns of a result. Since the sequence of calls is a constant, a study that is started
+again replays it over the recorded trials, and its strategy ends up where it was.
 
 The calls are made by a thread: a proposal takes tens of milliseconds, which pass while the device is busy. Meanwhile
 the interpreter changes threads fifty times as often as it does by default: whoever waits for the device or the database
@@ -23,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from gemmtune.search.strategy import Result, Strategy
 
 BATCH = 4
-AHEAD = 4
+AHEAD = 3
 TURN = 0.0001
 """Seconds for which a thread may keep the interpreter while another one waits."""
 

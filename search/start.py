@@ -16,7 +16,7 @@ from gemmtune.space.estimate import estimate
 from gemmtune.space.space import Space
 
 START = 12
-"""Starting points: as many as are in flight before the first result is known, with those that families name."""
+"""Starting points: with those that families name, more than are in flight before the first result is known."""
 WARM = 5
 """Configurations taken over from a study under other circumstances."""
 SAMPLE = 1024

@@ -7,7 +7,7 @@ from gemmtune.db import History
 from gemmtune.search.beliefs import cut
 from gemmtune.search.features import Features
 from gemmtune.search.gaussian import Posterior, Scales, _loss, below, expected_improvement, fit, matern
-from gemmtune.search.gp import Gp
+from gemmtune.search.gp import STALE, Gp
 from gemmtune.search.start import spread
 from gemmtune.search.strategy import Result, make_strategy
 from gemmtune.search.study import tune
@@ -121,6 +121,26 @@ def test_it_finds_the_best_of_a_landscape_within_forty_trials(space, time_of):
             best = min(best, *times)
             strategy.observe([Result(i, "correct", t) for i, t in zip(batch, times, strict=True)])
         assert best <= 11
+
+
+def test_a_search_that_finds_nothing_quicker_looks_two_steps_around_its_leader_against_its_belief(space):
+    leader = len(space) // 2
+    near = set(space.neighbours(leader))
+    near |= {n for one in near for n in space.neighbours(one)} - {leader}
+    strategy = Gp(space, 0, 200)
+    told, before, after = 0, [], []
+    batch = [leader, *(i for i in strategy.propose(4) if i != leader)]
+    while told < STALE + 2 * len(near):
+        times = [10.0 if i == leader else 90.0 if i in near else 11.0 for i in batch]
+        strategy.observe([Result(i, "correct", t) for i, t in zip(batch, times, strict=True)])
+        told += len(batch)
+        untried = near - strategy.seen
+        batch = strategy.propose(4)
+        if len(untried) >= 2:
+            (after if told > STALE + 1 else before).append(sum(i in near for i in batch))
+    assert np.mean(before) < 1  # they are believed to be slow
+    assert len(after) > 3
+    assert min(after) >= 2
 
 
 def test_failures_of_a_region_lead_away_from_it(space, time_of):

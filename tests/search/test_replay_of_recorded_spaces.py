@@ -116,8 +116,8 @@ def test_a_strategy_is_called_in_the_rhythm_of_a_study(space):
 
     replay(space, "watched", budget=30, repeats=1, make=make)
     (strategy,) = made
-    # five batches of four blindly, then one for each batch that came back
-    assert strategy.proposals == [0] * 20 + [4] * 4 + [8] * 4 + [12] * 2
+    # four batches of four blindly, then one for each batch that came back
+    assert strategy.proposals == [0] * 16 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 2
     first = strategy.results[0]
     assert first.outcome == space.recorded(0).outcome
     assert first.objective == space.recording.objective(space.recorded(0))
