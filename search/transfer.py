@@ -1,10 +1,10 @@
 """What a study borrows from others: configurations that won under other circumstances, for it to start from.
 
 First come the best of the same study in an older environment, then those of other studies of the same problem on this
-GPU (another seed, say), then the winners of other problems on it, then those of other GPUs, the nearest problems
-first. Of a winner that is not valid here, its valid neighbour is taken that the estimate likes best. A configuration
-that differs from those before it in fewer than three knobs is left out: near-duplicates teach less than a cold start
-would.
+GPU (another seed, say), then those of the same problem in a type of the same width (fp16 for bf16), then the winners
+of other problems on it, then those of other GPUs, the nearest problems first. Of a winner that is not valid here, its
+valid neighbour is taken that the estimate likes best. A configuration that differs from those before it in fewer than
+three knobs is left out: near-duplicates teach less than a cold start would.
 
 Only what was known when the study began is borrowed, as far as the history tells: a study that is resumed starts from
 the same.
@@ -28,6 +28,10 @@ from gemmtune.space.space import Space
 
 ELDERS = 50
 """The best trials in an older environment, or in other studies of the problem, that a study may start from."""
+
+
+TWINS = {"bf16": "fp16", "fp16": "bf16"}
+"""Types whose kernels are the same but for the instruction: what is best for one is good for the other."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,20 @@ def _sources(history: History, study: Study, problem: Problem, device: Device) -
     spec, dtype = study.spec, str(problem.environment().get("dtype", ""))
     found = history.study(study.id)
     began = math.inf if found is None else found.created
-    siblings = history.best(
-        gpu=device.gpu.key, shape="x".join(map(str, problem.axes.values())), dtype=dtype,
-        kind=spec.kind, regime=spec.regime, cache=spec.cache, limit=ELDERS,
-    )  # fmt: skip
-    same = [record for record in siblings if record.problem_key == problem.key and _was_there(record, began)]
-    # Times of several environments meet here, and by their ratios: what is tried first is no ranking.
-    yield from ((record, "other studies of this problem") for record in best_first(same))
+    shape = "x".join(map(str, problem.axes.values()))
+
+    def others(dtype: str, json: Mapping[str, object]) -> list[TrialRecord]:
+        """The best of other studies, in the order to try: times of several environments meet, which rank nothing."""
+        found = history.best(
+            gpu=device.gpu.key, shape=shape, dtype=dtype, kind=spec.kind, regime=spec.regime, cache=spec.cache,
+            limit=ELDERS,
+        )  # fmt: skip
+        return best_first(r for r in found if r.problem_json == json and _was_there(r, began))
+
+    yield from ((record, "other studies of this problem") for record in others(dtype, problem.to_json()))
+    if dtype in TWINS:
+        json = {name: TWINS[dtype] if value == dtype else value for name, value in problem.to_json().items()}
+        yield from ((record, f"{record.problem_key} on this GPU") for record in others(TWINS[dtype], json))
     winners = history.best_kernels(device_kind=spec.kind, regime=spec.regime, cache=spec.cache, dtype=dtype)
     here, there = [], []
     for record in winners:

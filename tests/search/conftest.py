@@ -34,7 +34,7 @@ class Toy(Family):
     )
 
     def unsupported(self, problem, gpu):
-        return "toy is for bf16" if problem.dtype != "bf16" else None
+        return "toy is for 16 bits" if problem.dtype not in ("bf16", "fp16") else None
 
     def parameters(self, problem, gpu):
         return (

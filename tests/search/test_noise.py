@@ -136,5 +136,5 @@ def test_what_has_no_noise_or_no_sense_is_refused(problem, kernel, fake_device):
         measure_noise(fake_device(kind="emulator", name="emulator:h200"), problem)
     with pytest.raises(SettingError, match="pairs"):
         measure_noise(Racing(fake_device, 0.0), problem, 0)
-    with pytest.raises(UnsupportedError, match="toy is for bf16"):
+    with pytest.raises(UnsupportedError, match="toy is for 16 bits"):
         measure_noise(Racing(fake_device, 0.0), Gemm(64, 64, 64, "fp32"))

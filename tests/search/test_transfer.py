@@ -54,6 +54,16 @@ def test_another_study_of_the_same_problem_lends_its_best_first(history, problem
     assert winner in first_trials(history, result, 6)
 
 
+def test_the_other_16_bit_type_lends_what_it_found_for_the_shape(history, fake_device):
+    tune(Gemm(512, 512, 512, "bf16", layout="nn"), fake_device(), trials=6, history=history)
+    tune(Gemm(512, 512, 512, "bf16"), fake_device(), trials=12, history=history)
+    winner = history.best_kernels(dtype="bf16")[0].configuration
+    ear = Ear()
+    result = tune(Gemm(512, 512, 512, "fp16"), fake_device(), trials=6, history=history, observer=ear)[0]
+    assert [told.partition(" from ")[2] for told in ear.heard] == ["gemm 512x512x512 bf16 nt on this GPU"]
+    assert winner in first_trials(history, result, 6)
+
+
 def test_this_gpu_comes_before_another_and_the_other_is_named(history, fake_device):
     class Other(fake_device):
         @property

@@ -364,6 +364,6 @@ def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_
 
 def test_an_unsupported_problem_is_refused_before_the_others_take_their_time(problem, fake_device, history):
     device = fake_device()
-    with pytest.raises(UnsupportedError, match="toy is for bf16"):
+    with pytest.raises(UnsupportedError, match="toy is for 16 bits"):
         tune([problem, Gemm(64, 64, 64, "fp32")], device, trials=5, history=history)
     assert device.jobs == []
