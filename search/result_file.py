@@ -69,7 +69,7 @@ def write_result_file(
 
 
 def earlier_rows(path: str | Path, device: Device) -> tuple[BenchRow, ...]:
-    """The rows that a file has so far; none where it does not exist. For rows of another regime to join them.
+    """The rows that a file has so far; none where it does not exist. For rows of another kind to join them.
 
     Raises:
         ProblemError: it is no result file, or is of another GPU or driver, whose times never meet in one file.
@@ -87,9 +87,15 @@ def earlier_rows(path: str | Path, device: Device) -> tuple[BenchRow, ...]:
 
 
 def joined(earlier: Sequence[BenchRow], rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Earlier rows that were timed in another way (regime, cache, overlapping launches), then ``rows``."""
-    ways = {(row.regime, row.cache, row.programmatic) for row in rows}
-    return [row for row in earlier if (row.regime, row.cache, row.programmatic) not in ways] + list(rows)
+    """Earlier rows of another kind (types, layout, epilogue) or timed in another way than all ``rows``, then these."""
+    kinds = {_kind(row) for row in rows}
+    return [row for row in earlier if _kind(row) not in kinds] + list(rows)
+
+
+def _kind(row: BenchRow) -> tuple[str | bool, ...]:
+    return (
+        row.dtype, row.out_dtype, row.layout, row.epilogue, row.scaling, row.regime, row.cache, row.programmatic,
+    )  # fmt: skip
 
 
 def blank_result(name: str, device: Device, protocol: str, summary: Mapping[str, object] | None = None) -> ResultFile:

@@ -115,7 +115,7 @@ def test_a_file_keeps_groups_ways_and_notes_and_checks_every_mean(tmp_path, fake
             read_result_file(tmp_path / "broken.json")
 
 
-def test_rows_of_another_regime_join_a_file_and_those_of_the_same_are_replaced(tmp_path, fake_device):
+def test_rows_of_another_regime_type_or_layout_join_a_file_and_those_of_the_same_are_replaced(tmp_path, fake_device):
     path = tmp_path / "s.json"
     assert earlier_rows(path, fake_device()) == ()
     write_result_file(path, [ROW, row(m=64)], device=fake_device())
@@ -125,6 +125,8 @@ def test_rows_of_another_regime_join_a_file_and_those_of_the_same_are_replaced(t
     write_result_file(path, both, device=fake_device())
     fresh = [row(us=49.5)]
     assert joined(earlier_rows(path, fake_device()), fresh) == [*burst, *fresh]
+    for other in (row(layout="nn"), row(dtype="fp16", out_dtype="fp16"), row(out_dtype="fp32")):
+        assert joined(earlier_rows(path, fake_device()), [other]) == [ROW, row(m=64), *burst, other]
     for other in (fake_device(versions={"driver": "2"}), fake_device(kind="emulator")):
         with pytest.raises(ProblemError, match="write to another file"):
             earlier_rows(path, other)

@@ -78,7 +78,8 @@ def bench(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="Also write the rows as a result file (JSON); rows of a suite join those of another regime in it.",
+            help="Also write the rows as a result file (JSON); rows of a suite join those of another regime, type "
+            "or layout in it.",
         ),
     ] = None,
     summary: Annotated[
