@@ -1,4 +1,6 @@
-"""Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--device cuda:0]``, on a GPU some 2 minutes.
+"""Faulty kernels among right ones: ``python benchmarks/faults.py OUT.json [--size 4096 --regime burst]``.
+
+With these options, under which times repeat best, eight minutes on a GPU, else two.
 
 Runs a fixed list of configurations twice, through the product's own course of trials, each in a history of its own:
 once without its faulty ones (40 % of them, of the family in ``tests/faults``), once whole. Then the finalists of the

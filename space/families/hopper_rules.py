@@ -143,12 +143,10 @@ RULES: tuple[Constraint, ...] = (
         "{stages} stages of {stage_bytes} bytes and the epilogue's buffers need {shared} bytes of shared memory, but "
         "{blocks} blocks an SM of {gpu_name} leave {room} each",
     ),
-    # Where K is short, what is loaded ahead hardly counts, and fewer stages start sooner.
     Constraint(
         "pipeline_depth",
-        "stages <= max(2, most_stages) and (stages + 2 >= most_stages or k_tiles <= 4 * stages)",
-        "{stages} stages are not within two of the {most_stages} that fit and that the {k_tiles} k tiles can fill, "
-        "nor a quarter of these",
+        "stages <= max(2, most_stages) and stages + 2 >= most_stages",
+        "{stages} stages are not within two of the {most_stages} that fit and that the {k_tiles} k tiles can fill",
     ),
     Constraint(
         "cluster",
