@@ -21,6 +21,8 @@ from gemmtune.space.problem import Problem
 
 LAUNCH_US = 2.0
 """From launch to the first instruction, and from the last to the end of the kernel, in a stream of launches."""
+_CLUSTERED = 0.9
+"""Part of the SMs that clusters of four and more can have at once: on an H200, 32 clusters of four run in two turns."""
 _SHARED_PER_BLOCK = 1024
 """Shared memory that the driver reserves for each block from compute capability 8.0 on."""
 
@@ -29,8 +31,9 @@ _SHARED_PER_BLOCK = 1024
 class Constants:
     """What no datasheet says. Seconds, bytes and plain factors.
 
-    The values are those that fit 1981 timed trials on an H200 (benchmarks/h200/main-job.history.gz: families simt and
-    mma, twenty problems), rounded to what physics would let one guess. benchmarks/search/estimate.py fits them again,
+    The values are those that fit timed trials on an H200, rounded to what physics would let one guess: 1981 of simt and
+    mma (benchmarks/h200/main-job.history.gz, twenty problems), and for what loads ahead those of hopper and skinny
+    (benchmarks/h200/bf16.trials.csv.gz, the 42 shapes of the suite). benchmarks/search/estimate.py fits them again,
     leaving one shape out at a time, and says how well they rank what they have not seen.
     """
 
@@ -48,11 +51,23 @@ class Constants:
     """What one SM draws from L2 in a clock: the width of its port."""
     overlap: float = 0.4
     """How much of what is not the bottleneck shows all the same, 0 (perfect overlap) .. 1 (one after another)."""
-    overlap_ahead: float = 0.1
-    """The same where warps that only load run ahead (hopper), or each warp loads for itself (skinny): chosen so that
-    the best estimates come near what kernels of this kind are known to take; no recorded trial stands behind it."""
+    overlap_ahead: float = 0.13
+    """The same where warps that only load run ahead (hopper), or each warp loads for itself (skinny)."""
+    latency_ahead: float = 860e-9
+    """``latency`` there, with all stages asked for at once: device memory is busy."""
+    half_ahead: float = 0.7
+    """``half_tensor`` there: an instruction of a whole warpgroup keeps the pipe busy for long."""
+    handover: float = 2.5e-6
+    """From one block's sums of a tile in device memory to the next block's that goes on with them (hopper)."""
+    arrival: float = 1e-6
+    """For the last block of a tile to see that it is the last, and to find the others' sums (skinny)."""
+    gather: float = 1.1e-6
+    """For the blocks of a cluster to meet and add up a tile, beside moving it."""
+    cluster: float = 0.5e-6
+    """What starting and ending as a cluster adds."""
     fill: float = 2e-6
-    """What a round of blocks adds: the first tiles come from a cold device memory, the outputs go there at last."""
+    """What a round of blocks adds: the first tiles come from a cold device memory, the outputs go there at last. Not
+    where loads run ahead."""
 
 
 CALIBRATED = Constants()
@@ -168,34 +183,41 @@ def estimate_traits(
     held, limiter = blocks_per_sm(t.threads, t.shared_bytes, registers or t.registers, gpu)
     height, width = _output_shape(problem)
     rows, columns = -(-height // t.tile_m), -(-width // t.tile_n)
-    blocks = rows * columns * t.splits
+    tiles = rows * columns
+    blocks = tiles * t.splits
     if not held:
         never = math.inf
         return Estimate(never, floor, never, never, never, never, blocks, 0, limiter, 0.0, math.inf, 0.0)
 
-    resident = min(held, -(-blocks // gpu.sms))
-    rounds = -(-blocks // (gpu.sms * resident))
-    steps = -(-max(t.padded_k, problem.axes.get("k", 1)) // (t.tile_k * t.splits))
+    steps = whole = -(-max(t.padded_k, problem.axes.get("k", 1)) // (t.tile_k * t.splits))
+    sms = _usable_sms(gpu, t.cluster)
+    dealt = t.streamed and tiles % (sms * held) != 0
+    if dealt:
+        blocks = min(sms * held, tiles * steps)
+        steps = -(-tiles * steps // blocks)
+    resident = min(held, -(-blocks // sms))
+    rounds = -(-blocks // (sms * resident))
     efficiency = _pipe_efficiency(t, resident, conflicts, spill_bytes, c)
-    compute = _compute_seconds(problem, t, gpu, blocks, steps, efficiency)
+    compute = _compute_seconds(problem, t, gpu, -(-blocks // sms), steps, efficiency)
     element = max(x.dtype.bytes for x in problem.tensors() if not x.output)
     step_bytes = (t.tile_m + t.tile_n) * t.tile_k * element
-    busy = min(blocks, gpu.sms) / gpu.sms
-    moved = _dram_bytes(problem, t, gpu, (rows, columns), held, steps * step_bytes * t.splits)
-    # At most 0.92 of the datasheet's bandwidth; half of the SMs can draw it.
-    memory = moved / (0.92 * gpu.bandwidth * min(1.0, 2 * busy))
+    busy = min(blocks, sms) / gpu.sms
+    moved = _dram_bytes(problem, t, gpu, (rows, columns), held, whole * step_bytes * t.splits)
+    # At most 0.92 of the datasheet's bandwidth; half of the SMs can draw it, or more where each warp loads for itself.
+    reach = 2.0 if t.synchronous or t.ring else 1.5
+    memory = moved / (0.92 * gpu.bandwidth * min(1.0, reach * busy))
     l2_rate = c.l2_bytes * gpu.clock * gpu.sms * busy
     l2 = (blocks * steps * step_bytes * sectors + _split_bytes(problem, t)) / l2_rate
-    # A k tile is there a latency after it was asked for, and stages - 1 of them are asked for at a time.
-    latency = rounds * steps * c.latency / max(1, t.stages - 1)
+    waits = rounds * steps * (c.latency if t.synchronous else c.latency_ahead)
+    # A k tile is there a latency after it was asked for, and stages - 1 of them are asked for at a time. In a ring, a
+    # stage comes round once in a latency and two steps, and in that time all of them do.
+    ring = (waits + 2 * max(compute, memory, l2)) / t.stages
+    latency = ring if t.ring else waits / max(1, t.stages - 1)
     parts = (compute, memory, l2, latency)
     shows = c.overlap if t.synchronous else c.overlap_ahead
     body = max(parts) + shows * (sum(parts) - max(parts))
-    barriers = steps * c.step if t.synchronous else 0.0
-    # The blocks that share an output tile add their sums in line, each through its SM's port: written and read. Those
-    # of a cluster do so all at once, each a part of the tile.
-    in_line = 8.0 * t.splits / t.gathered * t.tile_m * t.tile_n / (c.l2_bytes * gpu.clock) if t.splits > 1 else 0.0
-    edges = rounds * (barriers + c.fill) + in_line
+    edges = rounds * (steps * c.step + c.fill) if t.synchronous else 0.0
+    edges += _sharing_seconds(t, gpu, c, dealt=dealt)
     return Estimate(
         us=LAUNCH_US + 1e6 * (body + edges),
         floor_us=floor,
@@ -212,22 +234,45 @@ def estimate_traits(
     )
 
 
+def _usable_sms(gpu: Gpu, cluster: int) -> int:
+    """SMs that clusters of so many blocks can have at once: each lies in one GPC, whose SMs need not be a multiple."""
+    return gpu.sms if cluster <= 2 else int(_CLUSTERED * gpu.sms / cluster) * cluster
+
+
+def _sharing_seconds(t: Traits, gpu: Gpu, c: Constants, *, dealt: bool) -> float:
+    """What it takes that several blocks work on a tile: on those of a cluster together, on others one after another.
+
+    The blocks that share a tile add their sums in line, each through its SM's port: written and read. Those of a
+    cluster do so all at once, each a part of the tile. Where k tiles are ``dealt`` out, a block has two begun tiles.
+    """
+    passed = 8.0 * t.tile_m * t.tile_n / (c.l2_bytes * gpu.clock)
+    in_line = t.splits // t.gathered
+    seconds = passed * in_line if t.splits > 1 else 0.0
+    if in_line > 1 and not t.synchronous:  # once: who comes later has waited by then
+        seconds += c.handover if t.ring else c.arrival
+    if dealt:
+        seconds += 2 * (passed + c.handover)
+    if t.gathered > 1:
+        seconds += c.gather
+    return seconds + (c.cluster if t.cluster > 1 else 0.0)
+
+
 def _pipe_efficiency(t: Traits, resident: int, conflicts: float, spill_bytes: int, c: Constants) -> float:
     """Fraction of the arithmetic peak: the inner loop's own, less idle schedulers, bank conflicts and spills.
 
     n warps reach n / (n + half). Shared memory is busy about half of the time, so conflicts count half.
     """
     warps = resident * t.threads / 32
-    half = c.half_tensor if t.unit == "tensor" else c.half_fma
+    half = c.half_fma if t.unit != "tensor" else c.half_tensor if t.synchronous else c.half_ahead
     return t.efficiency * warps / (warps + half) / (1 + 0.5 * (conflicts - 1)) / (1 + c.spill * spill_bytes / 100)
 
 
-def _compute_seconds(problem: Problem, t: Traits, gpu: Gpu, blocks: int, steps: int, efficiency: float) -> float:
+def _compute_seconds(problem: Problem, t: Traits, gpu: Gpu, most: int, steps: int, efficiency: float) -> float:
     """Time of the SM that gets the most blocks, each with its tile in full (also beyond the problem's edge)."""
     name = "fp32" if t.unit == "fma" else str(problem.environment()["dtype"])
     peak = gpu.peak.get(name, gpu.peak.get("fp16", gpu.peak["fp32"])) / gpu.sms
     flops = 2.0 * t.tile_m * t.tile_n * t.tile_k * steps
-    return -(-blocks // gpu.sms) * flops / (peak * max(efficiency, 1e-3))
+    return most * flops / (peak * max(efficiency, 1e-3))
 
 
 def _dram_bytes(problem: Problem, t: Traits, gpu: Gpu, tiles: tuple[int, int], held: int, tile_bytes: int) -> float:

@@ -44,6 +44,12 @@ class Traits:
     or each warp loads for itself."""
     gathered: int = 1
     """Of the splits, how many are blocks of a cluster that add up on chip, through each other's shared memory."""
+    ring: bool = False
+    """Whether a warp that only loads fills a stage anew only once its consumers are a step beyond it."""
+    cluster: int = 1
+    """Blocks that start together, in one GPC."""
+    streamed: bool = False
+    """Whether as many blocks as run at once share out all k tiles evenly (stream-K), passing on sums of begun tiles."""
 
 
 class Family(ABC):

@@ -1,6 +1,7 @@
 """How well the cost estimate ranks what was measured, also on shapes that its constants have not seen.
 
     python benchmarks/search/estimate.py OUT.json [--history FILE] [--as after] [--no-refit]
+    python benchmarks/search/estimate.py OUT.json --history benchmarks/h200/bf16.trials.csv.gz --as hopper
 
 Reads the recorded trials of an exported history, estimates each of them with the registers and spills its compiler
 reported ("compiled") and without ("before compiling"), and writes for every problem: the rank correlation (Spearman)
@@ -13,6 +14,8 @@ versions of the estimate can be compared: ``--as before`` under the older one.
 from __future__ import annotations
 
 import argparse
+import csv
+import gzip
 import json
 import math
 import tempfile
@@ -31,7 +34,8 @@ from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.estimate import CALIBRATED, Constants, estimate_traits
 from gemmtune.space.family import Traits
-from gemmtune.space.gpu import Gpu
+from gemmtune.space.gemm import Gemm
+from gemmtune.space.gpu import Gpu, gpu
 from gemmtune.space.problem import Problem, problem_from_json
 
 PROTOCOL = (
@@ -42,7 +46,11 @@ PROTOCOL = (
 ROOT = Path(__file__).resolve().parent.parent.parent
 HISTORY = ROOT / "benchmarks" / "h200" / "main-job.history.gz"
 FITTED = ("latency", "step", "half_tensor", "half_fma", "spill", "overlap", "fill")
-"""The constants that the recorded families bear on. The others are given by the hardware, or by other kernels."""
+"""The constants that simt and mma bear on. The others are given by the hardware, or by other kernels."""
+AHEAD = ("latency_ahead", "overlap_ahead", "half_ahead", "handover", "arrival", "gather", "cluster")
+"""Those that hopper and skinny bear on."""
+FOLDS, FEWEST = 6, 15
+"""Parts of many shapes that are left out in turn, and trials of a problem that can be ranked."""
 KEPT = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Parts of a problem's trials that are kept, best estimate first."""
 GOOD = 1.01
@@ -72,7 +80,13 @@ class Timed:
 
 
 def read(path: Path) -> list[Timed]:
-    """The timed trials of an exported history; of those abandoned as slow, the time of their one launch counts."""
+    """The timed trials of an exported history, or of a table of trials (see the README beside this).
+
+    Of those abandoned as slow, the time of their one launch counts.
+    """
+    if path.suffixes[-2:] == [".csv", ".gz"]:
+        with gzip.open(path, "rt", newline="", encoding="utf-8") as lines:
+            return [_row(row) for row in csv.DictReader(lines)]
     with tempfile.TemporaryDirectory() as folder, History(Path(folder) / "history.db") as history:
         history.merge(path)
         records = history.trials(limit=None)
@@ -85,12 +99,22 @@ def _timed(record: TrialRecord, us: float) -> Timed:
     return Timed(problem, traits, record.gpu, record.family, record.registers, record.spill_bytes or 0, us)
 
 
+def _row(row: Mapping[str, str]) -> Timed:
+    """A line of a table of trials of packed bf16 GEMMs on an H200."""
+    m, n, k = map(int, row["shape"].split("x"))
+    problem, here = Gemm(m, n, k, "bf16"), gpu("h200")
+    configuration = Configuration.parse(row["configuration"])
+    traits = families.family(configuration.family).traits(problem, configuration, here)
+    resources = int(row["registers"] or 0) or None, int(row["spill_bytes"] or 0)
+    return Timed(problem, traits, here, configuration.family, *resources, float(row["us"]))
+
+
 def by_problem(trials: Sequence[Timed]) -> dict[str, list[Timed]]:
     """Trials by the key of their problem, in order."""
     out: dict[str, list[Timed]] = {}
     for trial in trials:
         out.setdefault(trial.problem.key, []).append(trial)
-    return dict(sorted(out.items()))
+    return {key: group for key, group in sorted(out.items()) if len(group) >= FEWEST}
 
 
 def spearman(a: Floats, b: Floats) -> float:
@@ -159,9 +183,10 @@ def fit(trials: Sequence[Timed], start: Constants = CALIBRATED, turns: int = 12)
     """The constants of least error: each in turn is moved up or down by a factor that shrinks where neither helps."""
     groups = list(by_problem(trials).values())
     constants, least = start, _error(groups, start)
-    factor = dict.fromkeys(FITTED, 1.5)
+    names = FITTED if any(t.traits.synchronous for t in trials) else AHEAD
+    factor = dict.fromkeys(names, 1.5)
     for _ in range(turns):
-        for name in FITTED:
+        for name in names:
             for moved in (getattr(constants, name) * factor[name], getattr(constants, name) / factor[name]):
                 tried = replace(constants, **{name: moved})
                 error = _error(groups, tried)
@@ -199,10 +224,12 @@ def cross_validated(trials: Sequence[Timed]) -> dict[str, Any]:
     """Each shape's problems judged by constants fitted without them, and those constants."""
     figures: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    for left_out in dict.fromkeys(shape(t.problem) for t in trials):
-        fitted = fit([t for t in trials if shape(t.problem) != left_out])
-        constants[left_out] = asdict(fitted)
-        unseen = by_problem([t for t in trials if shape(t.problem) == left_out])
+    shapes = list(dict.fromkeys(shape(t.problem) for t in trials))
+    count = FOLDS if len(shapes) > 2 * FOLDS else len(shapes)
+    for left_out in (shapes[i::count] for i in range(count)):
+        fitted = fit([t for t in trials if shape(t.problem) not in left_out])
+        constants[" ".join(left_out)] = asdict(fitted)
+        unseen = by_problem([t for t in trials if shape(t.problem) in left_out])
         figures |= {key: judge(group, lambda t, c=fitted: t.estimate(c)) for key, group in unseen.items()}  # type: ignore[misc]
     return {"summary": summary(figures), "problems": figures, "constants_without": constants}
 
@@ -224,7 +251,7 @@ def main() -> None:
     if not wanted.no_refit:
         entry["cross_validated"] = cross_validated(trials)
     kept = dict(read_result_file(wanted.out).summary) if wanted.out.exists() else {}
-    data = {"history": wanted.history.name, **kept, wanted.name: entry}
+    data = {**kept, wanted.name: {"history": wanted.history.name, **entry}}
     save(
         wanted.out,
         blank_of(wanted.out.stem, trials[0].gpu.name, {}, PROTOCOL, data),

@@ -130,9 +130,10 @@ class Hopper(Family):
     def traits(self, problem: Problem, configuration: Configuration, gpu: Gpu) -> Traits:
         """The pipe is busy but for narrow tiles, and during the epilogue where nothing multiplies meanwhile."""
         env = self.bind(problem, configuration, gpu)
-        overlapped = env["schedule"] == "pingpong" or env["blocks"] == 2
+        overlapped = env["schedule"] == "pingpong"
         depth = env["k_tiles"] * env["bk"] * env["size"] / 128
-        efficiency = env["bn"] / (env["bn"] + 12) * (0.98 if overlapped else depth / (depth + 4))
+        store = 8 if env["store"] == "direct" else 4
+        efficiency = env["bn"] / (env["bn"] + 12) * (0.98 if overlapped else depth / (depth + store))
         return Traits(
             tile_m=env["rows"],
             tile_n=env["columns"],
@@ -147,6 +148,9 @@ class Hopper(Family):
             efficiency=efficiency,
             padded_k=env["k_tiles"] * env["bk"],
             synchronous=False,  # a producer runs ahead of the consumers
+            ring=True,
+            cluster=env["cluster_blocks"],
+            streamed=bool(env["stream"]),
         )
 
     def starting_points(self, problem: Problem, gpu: Gpu) -> list[Configuration]:

@@ -138,6 +138,36 @@ def test_splitting_k_helps_where_tiles_are_few_only() -> None:
     assert us(wide, splits=8) > us(wide)
 
 
+AHEAD: dict[str, Any] = {"synchronous": False, "ring": True, "tile_k": 64, "threads": 384, "shared_bytes": 200_000}
+
+
+def test_clusters_of_four_do_not_have_every_sm() -> None:
+    square = Gemm(1024, 2048, 1024, "bf16")  # 128 tiles for 132 SMs
+    alone, pairs, fours = (us(square, **AHEAD, cluster=c) for c in (1, 2, 4))
+    assert alone < pairs < 1.2 * alone
+    assert fours > 1.3 * pairs  # in two turns
+
+
+def test_k_tiles_dealt_out_evenly_save_the_last_turn_but_cost_handovers() -> None:
+    one_more = Gemm(128 * 133, 128, 16384, "bf16")  # a tile more than SMs
+    assert us(one_more, **AHEAD, streamed=True) < us(one_more, **AHEAD)
+    short = Gemm(128 * 133, 128, 64, "bf16")
+    assert us(short, **AHEAD, streamed=True) > us(short, **AHEAD)
+    full = Gemm(128 * 132, 128, 4096, "bf16")  # nothing to deal out
+    assert us(full, **AHEAD, streamed=True) == us(full, **AHEAD)
+
+
+def test_blocks_that_add_up_on_chip_need_not_wait_for_device_memory() -> None:
+    few = Gemm(128, 2048, 8192, "bf16")
+    assert us(few, **AHEAD, splits=4, gathered=4, cluster=4) < us(few, **AHEAD, splits=4) < us(few, **AHEAD)
+
+
+def test_a_ring_of_two_stages_hides_no_latency() -> None:
+    deep = Gemm(128, 128, 65536, "bf16")
+    two, four, eight = (us(deep, **AHEAD, stages=n) for n in (2, 4, 8))
+    assert two - four > 2 * (four - eight) > 0
+
+
 def test_json_holds_every_part() -> None:
     data = estimate(Gemm(64, 64, 64), C, Fixed(TRAITS), H200).to_json()
     assert {"us", "floor_us", "limiter", "waves", "occupancy"} <= set(data)
