@@ -1,4 +1,4 @@
-"""What a kernel's time owes to where its operands lie: ``python benchmarks/placement.py OUT.json``, about a minute.
+"""What a kernel's time owes to where its operands lie: ``python benchmarks/placement.py OUT.json`` on a GPU.
 
 Kernels of one family are loaded twice each, and timed alone on the same number of sets of operands in several places:
 each place is an allocation of its own of all that the cold cache needs, and all are held at once. Told are, for each
@@ -8,24 +8,20 @@ load of the code is from the other in the same place.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import on_gpu
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.pool import CompilePool
 from gemmtune.codegen.render import render
-from gemmtune.device import open_device
 from gemmtune.device.cuda.bench import Bench, estimate
 from gemmtune.device.cuda.info import gpu_of, monitor
 from gemmtune.device.cuda.timing import Replay, Series, Stopwatch, launches_for
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.toolchain import require_cupy
-from gemmtune.search.result_file import blank_result
-from gemmtune.search.results import save
 from gemmtune.search.start import starting_points
 from gemmtune.space.families import family
 from gemmtune.space.gemm import Gemm
@@ -53,8 +49,9 @@ def times(bench: Bench, kernels: list[list[LoadedKernel]], watch: Stopwatch, str
             replay = Replay("kernel", calls, launches_for(us, len(calls)), stream)
             row.append(median(watch.alone(Series(replay), us, LEAD, SPAN, SAMPLES)))
         found.append(row)
-    baseline = Series(bench.baseline("cold", watch))
-    return [*found, [median(watch.alone(baseline, found[0][0], LEAD, SPAN, SAMPLES)) for _ in range(LOADS)]]
+    replay = bench.baseline("cold", watch)
+    us = watch.once(lambda: replay.launch(stream)) / replay.launches
+    return [*found, [median(watch.alone(Series(replay), us, LEAD, SPAN, SAMPLES)) for _ in range(LOADS)]]
 
 
 def measure(problem: Gemm, name: str, index: int) -> dict[str, Any]:
@@ -97,23 +94,15 @@ def measure(problem: Gemm, name: str, index: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--device", default="cuda:0")
+    parser = on_gpu.parser(__doc__)
     parser.add_argument("--family", default="mma")
     parser.add_argument("--shape", default="1000x1000x1000")
     options = parser.parse_args()
-    device = open_device(options.device)
-    try:
-        problem = Gemm(*map(int, options.shape.split("x")), "bf16")
-        summary = measure(problem, options.family, int(options.device.partition(":")[2] or 0))
-        protocol = PROTOCOL.format(
-            kernels=KERNELS, family=options.family, loads=LOADS, places=PLACES, samples=SAMPLES, span=SPAN
-        )  # fmt: skip
-        save(options.output, blank_result(options.output.stem, device, protocol, summary))
-    finally:
-        device.close()
-    print(*(f"{name}: {value}" for name, value in summary.items()), sep="\n")  # noqa: T201
+    problem = Gemm(*map(int, options.shape.split("x")), "bf16")
+    protocol = PROTOCOL.format(
+        kernels=KERNELS, family=options.family, loads=LOADS, places=PLACES, samples=SAMPLES, span=SPAN
+    )  # fmt: skip
+    on_gpu.write(options, protocol, lambda _, index: measure(problem, options.family, index))
 
 
 if __name__ == "__main__":

@@ -8,23 +8,19 @@ length of a turn, which is why trials and finals let a kernel settle.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import on_gpu
 
-from gemmtune.device import open_device
 from gemmtune.device.cuda.bench import Bench, estimate
 from gemmtune.device.cuda.info import gpu_of, monitor
 from gemmtune.device.cuda.timing import Replay, Stopwatch, launches_for
 from gemmtune.device.launch import LoadedKernel
 from gemmtune.device.toolchain import require_cupy
 from gemmtune.search.noise import good_kernel
-from gemmtune.search.result_file import blank_result
-from gemmtune.search.results import save
 from gemmtune.space.gemm import Gemm
 
 WINDOWS = (0.05, 0.1, 0.2, 0.33, 0.5, 1.0, 2.0)
@@ -107,20 +103,10 @@ def measure(problem: Gemm, index: int, kernel: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--device", default="cuda:0")
-    options = parser.parse_args()
+    options = on_gpu.parser(__doc__).parse_args()
     problem = Gemm(4096, 4096, 4096, "bf16")
-    device = open_device(options.device)
-    try:
-        kernel = good_kernel(problem, device)
-        summary = measure(problem, int(options.device.partition(":")[2] or 0), kernel)
-        protocol = PROTOCOL.format(alone=ALONE, turns=TAKING_TURNS)
-        save(options.output, blank_result(options.output.stem, device, protocol, summary))
-    finally:
-        device.close()
-    print(*(f"{name}: {value}" for name, value in summary.items()), sep="\n")  # noqa: T201
+    protocol = PROTOCOL.format(alone=ALONE, turns=TAKING_TURNS)
+    on_gpu.write(options, protocol, lambda device, index: measure(problem, index, good_kernel(problem, device)))
 
 
 if __name__ == "__main__":
