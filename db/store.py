@@ -33,7 +33,7 @@ from gemmtune.db import models as m
 from gemmtune.db.records import CORRECT, Described, KernelData, MeasurementData, StudySpec, VerificationData
 from gemmtune.space.errors import DatabaseError
 from gemmtune.space.gpu import Gpu
-from gemmtune.space.problem import problem_from_json
+from gemmtune.space.problem import problem_from_json, shape_of
 
 TICK = 1e-6
 """Seconds between moments that must not be equal; a float of seconds since the epoch resolves a quarter of it."""
@@ -142,7 +142,7 @@ def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
     content = {
         "kind": str(data["kind"]),
         "key": key,
-        "shape": "x".join(map(str, axes.values())),
+        "shape": shape_of(axes),
         "dtype": str(data.get("dtype", "")),
         "axes": axes,
         "data": data,

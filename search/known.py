@@ -15,7 +15,7 @@ from gemmtune.db.records import TrialRecord
 from gemmtune.device.base import Cache, Device, Regime
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import UnknownNameError
-from gemmtune.space.problem import Problem
+from gemmtune.space.problem import Problem, shape_of
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class KnownKernels:
     def _timed_so(self, problem: Problem) -> dict[str, Any]:
         """What narrows a query down to problems of this size, on such a device and timed in this way."""
         return {
-            "gpu": self._device.gpu.key, "shape": "x".join(str(size) for size in problem.axes.values()),
+            "gpu": self._device.gpu.key, "shape": shape_of(problem.axes),
             "kind": self._device.kind, "regime": self._regime, "cache": self._cache, "limit": None,
         }  # fmt: skip
 

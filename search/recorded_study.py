@@ -15,7 +15,7 @@ from gemmtune.space import families
 from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.errors import GemmtuneError, RecordingError, UnknownNameError
 from gemmtune.space.gpu import Gpu
-from gemmtune.space.problem import Problem, problem_from_json
+from gemmtune.space.problem import Problem, problem_from_json, shape_of
 from gemmtune.space.recorded import Recorded, Recording, read_recording
 from gemmtune.space.recorded.model import observed
 
@@ -81,7 +81,7 @@ def recording_of(history: History, study_ids: Sequence[int], prefix: str = "") -
             )
     problem = problem_from_json(first.problem_json)
     rows = tuple(_row(r) for r in sorted(kept.values(), key=lambda r: (r.study_id, r.number)))
-    shape = "x".join(str(size) for size in problem.axes.values())
+    shape = shape_of(problem.axes)
     dtype = problem.environment().get("dtype", "")
     return Recording(
         name=f"{prefix}{first.gpu.short}-{shape}" + (f"-{dtype}" if dtype else ""),

@@ -23,13 +23,11 @@ from gemmtune.search.start import WARM, diverse
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import ConfigurationError
 from gemmtune.space.estimate import estimate
-from gemmtune.space.problem import Problem, problem_from_json
+from gemmtune.space.problem import Problem, problem_from_json, shape_of
 from gemmtune.space.space import Space
 
 ELDERS = 50
 """The best trials in an older environment, or in other studies of the problem, that a study may start from."""
-
-
 TWINS = {"bf16": "fp16", "fp16": "bf16"}
 """Types whose kernels are the same but for the instruction: what is best for one is good for the other."""
 
@@ -66,15 +64,14 @@ def _sources(history: History, study: Study, problem: Problem, device: Device) -
     spec, dtype = study.spec, str(problem.environment().get("dtype", ""))
     found = history.study(study.id)
     began = math.inf if found is None else found.created
-    shape = "x".join(map(str, problem.axes.values()))
 
     def others(dtype: str, json: Mapping[str, object]) -> list[TrialRecord]:
         """The best of other studies, in the order to try: times of several environments meet, which rank nothing."""
-        found = history.best(
-            gpu=device.gpu.key, shape=shape, dtype=dtype, kind=spec.kind, regime=spec.regime, cache=spec.cache,
-            limit=ELDERS,
+        leaders = history.best(
+            gpu=device.gpu.key, shape=shape_of(problem.axes), dtype=dtype, kind=spec.kind, regime=spec.regime,
+            cache=spec.cache, limit=ELDERS,
         )  # fmt: skip
-        return best_first(r for r in found if r.problem_json == json and _was_there(r, began))
+        return best_first(r for r in leaders if r.problem_json == json and _was_there(r, began))
 
     yield from ((record, "other studies of this problem") for record in others(dtype, problem.to_json()))
     if dtype in TWINS:

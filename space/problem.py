@@ -122,6 +122,11 @@ def register_problem(kind: str, read: Callable[[Mapping[str, Any]], Problem]) ->
     _KINDS[kind] = read
 
 
+def shape_of(axes: Mapping[str, int]) -> str:
+    """The sizes alone as text: 4096x4096x1024."""
+    return "x".join(map(str, axes.values()))
+
+
 def problem_from_json(data: Mapping[str, Any]) -> Problem:
     """Read a problem of any registered kind.
 

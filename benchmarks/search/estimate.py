@@ -36,7 +36,7 @@ from gemmtune.space.estimate import CALIBRATED, Constants, estimate_traits
 from gemmtune.space.family import Traits
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu, gpu
-from gemmtune.space.problem import Problem, problem_from_json
+from gemmtune.space.problem import Problem, problem_from_json, shape_of
 
 PROTOCOL = (
     "The cost estimate beside the recorded times of H200 trials (files under benchmarks/h200), problem by problem; "
@@ -215,21 +215,16 @@ def _error(groups: Sequence[Sequence[Timed]], constants: Constants) -> float:
     return total / len(groups)
 
 
-def shape(problem: Problem) -> str:
-    """The problem's sizes, which problems of several dtypes share."""
-    return "x".join(map(str, problem.axes.values()))
-
-
 def cross_validated(trials: Sequence[Timed]) -> dict[str, Any]:
     """Each shape's problems judged by constants fitted without them, and those constants."""
     figures: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    shapes = list(dict.fromkeys(shape(t.problem) for t in trials))
+    shapes = list(dict.fromkeys(shape_of(t.problem.axes) for t in trials))
     count = FOLDS if len(shapes) > 2 * FOLDS else len(shapes)
     for left_out in (shapes[i::count] for i in range(count)):
-        fitted = fit([t for t in trials if shape(t.problem) not in left_out])
+        fitted = fit([t for t in trials if shape_of(t.problem.axes) not in left_out])
         constants[" ".join(left_out)] = asdict(fitted)
-        unseen = by_problem([t for t in trials if shape(t.problem) in left_out])
+        unseen = by_problem([t for t in trials if shape_of(t.problem.axes) in left_out])
         figures |= {key: judge(group, lambda t, c=fitted: t.estimate(c)) for key, group in unseen.items()}  # type: ignore[misc]
     return {"summary": summary(figures), "problems": figures, "constants_without": constants}
 

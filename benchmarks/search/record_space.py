@@ -21,7 +21,7 @@ from gemmtune.space.configuration import Parameter, Value
 from gemmtune.space.families.hopper import Hopper
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu, gpu
-from gemmtune.space.problem import Problem
+from gemmtune.space.problem import Problem, shape_of
 from gemmtune.space.recorded import write_recording
 from gemmtune.space.space import Space
 
@@ -60,7 +60,7 @@ class GridOfHopper(Hopper):
 
     def parameters(self, problem: Problem, gpu: Gpu) -> tuple[Parameter, ...]:
         """The knobs with the grid's values, where it names any and the problem allows them."""
-        grid = GRIDS.get("x".join(str(size) for size in problem.axes.values()), {})
+        grid = GRIDS.get(shape_of(problem.axes), {})
         return tuple(
             replace(p, values=tuple(v for v in p.values if v in grid.get(p.name, p.values)) or p.values)
             for p in super().parameters(problem, gpu)

@@ -8,6 +8,7 @@ from gemmtune.search.start import APART
 from gemmtune.search.study import tune
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
+from gemmtune.space.problem import shape_of
 
 
 class Ear(Silent):
@@ -47,7 +48,7 @@ def test_a_new_shape_starts_from_the_winner_of_the_nearest_one(history, fake_dev
 def test_another_study_of_the_same_problem_lends_its_best_first(history, problem, fake_device):
     tune(Gemm(1024, 512, 512, "bf16"), fake_device(), trials=6, history=history)
     tune(problem, fake_device(), trials=12, history=history, seed=0)
-    winner = history.best(shape="x".join(map(str, problem.axes.values())))[0].configuration
+    winner = history.best(shape=shape_of(problem.axes))[0].configuration
     ear = Ear()
     result = tune(problem, fake_device(), trials=6, history=history, seed=1, observer=ear)[0]
     assert any(told.endswith("from other studies of this problem") for told in ear.heard)
