@@ -4,8 +4,8 @@ The model judges a pool of candidates, since a space may have millions: random o
 fitted, and always the neighbours of the leaders, so that the search ends as a local one. Where each candidate's cost is
 estimated, which takes longer than drawing it, the better half of the pool stays. Where nothing quicker was found for a
 while, every second candidate is one within two steps of the leader, as if the model were less sure: two knobs that help
-only together are what it is wrong about. How slow a slow kernel is says little
-about the quick ones, so slow times are cut off; a failure counts as slow.
+only together are what it is wrong about. How slow a slow kernel is says little about the quick ones, so slow times are
+cut off; a failure counts as slow.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from gemmtune.space.problem import Problem
 LAUNCH_US = 2.0
 """From launch to the first instruction, and from the last to the end of the kernel, in a stream of launches."""
 _CLUSTERED = 0.9
-"""Part of the SMs that clusters of four and more can have at once: on an H200, 32 clusters of four run in two turns."""
+"""Part of the SMs that clusters of four and more can have at once: 32 clusters of four take as long as in two turns."""
 _SHARED_PER_BLOCK = 1024
 """Shared memory that the driver reserves for each block from compute capability 8.0 on."""
 
@@ -33,7 +33,7 @@ class Constants:
 
     The values are those that fit timed trials on an H200, rounded to what physics would let one guess: 1981 of simt and
     mma (benchmarks/h200/main-job.history.gz, twenty problems), and for what loads ahead those of hopper and skinny
-    (benchmarks/h200/bf16.trials.csv.gz, the 42 shapes of the suite). benchmarks/search/estimate.py fits them again,
+    (benchmarks/h200/bf16.trials.csv.gz, 41 shapes of the suite). benchmarks/search/estimate.py fits them again,
     leaving one shape out at a time, and says how well they rank what they have not seen.
     """
 

@@ -34,8 +34,8 @@ FEWEST = 3
 FRESH, LEVEL_LEAD, FIRST_LEAD = 8.0, 0.4, 1.0
 """Seconds after which the baseline is timed again, that it runs untimed first, and that it does so the first time.
 
-Every ratio rests on its time, which is far off while the card still makes up for the pause before: a quarter of a
-second after a study's start it took up to 16 % more than when settled.
+Every ratio rests on its time, which is far off while the card still makes up for the pause before, most of all at the
+start of a study.
 """
 LEVELS = 5
 """The baseline's level is the median of so many of its latest times: it wanders more slowly than they scatter."""

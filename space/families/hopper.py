@@ -132,8 +132,8 @@ class Hopper(Family):
         env = self.bind(problem, configuration, gpu)
         overlapped = env["schedule"] == "pingpong"
         depth = env["k_tiles"] * env["bk"] * env["size"] / 128
-        store = 8 if env["store"] == "direct" else 4
-        efficiency = env["bn"] / (env["bn"] + 12) * (0.98 if overlapped else depth / (depth + store))
+        epilogue = 8 if env["store"] == "direct" else 4  # in lines of K that would be multiplied meanwhile
+        efficiency = env["bn"] / (env["bn"] + 12) * (0.98 if overlapped else depth / (depth + epilogue))
         return Traits(
             tile_m=env["rows"],
             tile_n=env["columns"],

@@ -124,7 +124,7 @@ def _usage(error: Exception) -> str | None:
 
 def main() -> None:
     """The ``gemmtune`` command."""
-    gc.set_threshold(20_000)  # what imports make stays: to look for garbage there takes a twelfth of a short command
+    gc.set_threshold(20_000)  # what imports make stays: to look for garbage there delays every short command
     code = run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and kept: a second Ctrl-C must not change the exit code
     try:
