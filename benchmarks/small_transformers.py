@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sysconfig
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +55,32 @@ class Attention(nn.Module):
         self.q, self.o = nn.Linear(s.width, s.width, bias), nn.Linear(s.width, s.width, bias)
         self.k, self.v = (nn.Linear(s.width, s.kv_heads * s.head, bias) for _ in "kv")
 
-    def forward(self, x: Any, turn: Any, cache: Any, position: Any) -> Any:
-        """``x`` is [batch, tokens, width]; ``turn`` turns queries and keys by their position."""
+    def forward(self, x: Any, angles: Any, cache: Any, past: Any) -> Any:
+        """``x`` is [batch, tokens, width]; ``angles`` turn queries and keys; ``cache`` and ``past`` as in a block."""
         batch, tokens, _ = x.shape
         heads = (batch, tokens, -1, self.s.head)
-        q, k, v = (layer(x).view(heads).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        q, k = turn(q), turn(k)
+        q = _turned(self.q(x).view(heads), angles).transpose(1, 2)
+        k = _turned(self.k(x).view(heads), angles).transpose(1, 2)
+        v = self.v(x).view(heads).transpose(1, 2)
         if cache is None:
             out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
-            keys, values = cache
+            (keys, values), (position, mask) = cache, past
             keys.index_copy_(2, position, k)
             values.index_copy_(2, position, v)
-            seen = torch.arange(keys.shape[2], device=x.device) <= position
-            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen[None], enable_gqa=True)
+            # Queries that share keys stand side by side, as tokens would: fused attention with a mask knows no groups.
+            q = q.reshape(batch, self.s.kv_heads, -1, self.s.head)
+            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            out = out.reshape(batch, -1, tokens, self.s.head)
         return self.o(out.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+def _turned(x: Any, angles: Any) -> Any:
+    """Rotary positions: the halves of every head in ``x`` [batch, tokens, heads, head] turned against each other."""
+    if angles is None:
+        return x
+    cos, sin = angles
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
 class Inner(nn.Module):
@@ -94,9 +106,9 @@ class Block(nn.Module):
         self.first, self.second = ((nn.RMSNorm if s.gated else nn.LayerNorm)(s.width) for _ in range(2))
         self.attention, self.inner = Attention(s), Inner(s)
 
-    def forward(self, x: Any, turn: Any, cache: Any, position: Any) -> Any:
-        """``x`` is [batch, tokens, width]."""
-        x = x + self.attention(self.first(x), turn, cache, position)
+    def forward(self, x: Any, angles: Any, cache: Any, past: Any) -> Any:
+        """``x`` is [batch, tokens, width]; ``cache``: keys and values; ``past``: the new token's place and the mask."""
+        x = x + self.attention(self.first(x), angles, cache, past)
         return x + self.inner(self.second(x))
 
 
@@ -122,36 +134,40 @@ class Transformer(nn.Module):
         x = self.tokens(tokens)
         if self.places is not None:
             x = x + self.places(places)
-        turn = self._turn(places, x.dtype)
+        angles = self._angles(places, x.dtype) if self.places is None else None
+        past = None if caches is None else (position, _mask(caches[0][0].shape[2], position, x.dtype))
         for i, block in enumerate(self.blocks):
-            x = block(x, turn, None if caches is None else caches[i], position)
+            x = block(x, angles, None if caches is None else caches[i], past)
         return self.head(self.norm(x))
 
-    def _turn(self, places: Any, dtype: Any) -> Any:
-        if self.places is not None:
-            return lambda x: x
+    def _angles(self, places: Any, dtype: Any) -> tuple[Any, Any]:
         half = self.s.head // 2
-        rates = 10000.0 ** (-torch.arange(half, device=places.device, dtype=torch.float32) / half)
-        angles = places[:, None].float() * rates
+        rates = torch.exp(torch.arange(half, device=places.device, dtype=torch.float32) * (-log(10000.0) / half))
+        angles = places[:, None, None].float() * rates
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
-        def turn(x: Any) -> Any:
-            a, b = x[..., :half], x[..., half:]
-            return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-
-        return turn
-
-    def caches(self, batch: int) -> list[Any]:
-        """Empty keys and values of every layer, for the whole context."""
-        shape = (batch, self.s.kv_heads, self.s.context, self.s.head)
+    def caches(self, batch: int, room: int) -> list[Any]:
+        """Empty keys and values of every layer, for ``room`` tokens."""
+        shape = (batch, self.s.kv_heads, room, self.s.head)
         like = self.head.weight
         return [tuple(torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in "kv") for _ in self.blocks]
 
 
-def loss_of(model: Any, tokens: Any) -> Any:
-    """Mean cross entropy (nats) of each byte after the first; tokens is [batch, length]."""
-    logits = model(tokens[:, :-1])
+def _mask(room: int, position: Any, dtype: Any) -> Any:
+    """What is added to the scores of ``room`` cached tokens: nothing up to ``position``, minus infinity beyond."""
+    beyond = torch.arange(room, device=position.device) > position
+    return torch.zeros(1, room, dtype=dtype, device=position.device).masked_fill(beyond, float("-inf"))
+
+
+def cross_entropy(logits: Any, tokens: Any) -> Any:
+    """Mean cross entropy (nats) of each byte after the first; ``logits`` are those of ``tokens[:, :-1]``."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def loss_of(model: Any, tokens: Any) -> Any:
+    """The same of a model; tokens is [batch, length]."""
+    return cross_entropy(model(tokens[:, :-1]), tokens)
 
 
 def library_bytes(limit: int = 2**24) -> Any:

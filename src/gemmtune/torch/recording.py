@@ -20,6 +20,7 @@ from gemmtune.torch.plans import call_of, hindered
 
 if TYPE_CHECKING:
     from gemmtune.search.shape_file import Weighted
+    from gemmtune.space.gpu import Gpu
 
 _ATEN = torch.ops.aten
 _OPERANDS: dict[Any, tuple[int, int, int | None, bool]] = {
@@ -35,6 +36,9 @@ _OPERANDS: dict[Any, tuple[int, int, int | None, bool]] = {
 class record(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801 - used as a context, as torch.no_grad is
     """Records every matrix product of its block, forward and backward, however the code spells it.
 
+    A model on the ``meta`` device is recorded at its full size without a GPU and without memory: nothing is computed,
+    so nothing is timed either.
+
     Args:
         model: names the layers in the file; None records without names.
         timed: measure each product (GPU events; else the clock), for the share of the time. Without it every product
@@ -47,7 +51,7 @@ class record(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801 - used as a
         self._names: dict[int, str] = {}
         if model is not None:
             for name, parameter in model.named_parameters():
-                self._names[parameter.data_ptr()] = name
+                self._names[_place(parameter)] = name
         self._counts: dict[Gemm, int] = defaultdict(int)
         self._host: dict[Gemm, float] = defaultdict(float)
         self._events: list[tuple[Gemm, Any, Any]] = []
@@ -58,9 +62,10 @@ class record(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801 - used as a
         kwargs = kwargs or {}
         operands = _OPERANDS.get(func)
         problem = None if operands is None else self._problem(operands, args, kwargs)
-        if problem is None:
+        if operands is None or problem is None:
             return func(*args, **kwargs)
         self._counts[problem] += 1
+        self._timed = self._timed and not args[operands[0]].is_meta
         if not self._timed:
             return func(*args, **kwargs)
         if any(isinstance(t, torch.Tensor) and t.is_cuda for t in args):
@@ -93,15 +98,23 @@ class record(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801 - used as a
         if isinstance(call, str) or call.problem is None:
             return None
         for tensor in (a, b):
-            name = self._names.get(tensor.data_ptr())
+            name = self._names.get(_place(tensor))
             if name is not None:
                 self._where[call.problem][name.removesuffix(".weight")] = None
         return call.problem
 
-    def problems(self) -> list[Weighted]:
-        """What was multiplied, the most valuable first: how often, and its part of the time of all products."""
+    def problems(self, gpu: Gpu | None = None) -> list[Weighted]:
+        """What was multiplied, the most valuable first: how often, and its part of the time of all products.
+
+        Args:
+            gpu: weigh each by the least time that this GPU needs, in place of what was measured (or, untimed, by its
+                operations): ``gemmtune.space.gpu.gpu("h200")``.
+        """
+        from gemmtune.search.model_shapes import weighted
         from gemmtune.search.shape_file import Weighted
 
+        if gpu is not None:
+            return weighted(((p, n, tuple(self._where.get(p, ()))) for p, n in self._counts.items()), gpu)
         spent = dict(self._host)
         if self._events:
             torch.cuda.synchronize()
@@ -112,12 +125,18 @@ class record(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801 - used as a
         order = sorted(self._counts, key=lambda p: (-value[p], p.key))
         return [Weighted(p, self._counts[p], value[p] / total, tuple(self._where.get(p, ()))) for p in order]
 
-    def write(self, path: str | Path) -> None:
-        """Write them as a file for ``gemmtune tune --shapes``.
+    def write(self, path: str | Path, gpu: Gpu | None = None) -> None:
+        """Write them as a file for ``gemmtune tune --shapes``; ``gpu`` as in :meth:`problems`.
 
         Raises:
             ProblemError: the file cannot be written.
         """
         from gemmtune.search.shape_file import write_problems
 
-        write_problems(path, self.problems(), "The matrix products of a live run, the most valuable first.")
+        title = "The matrix products of a live run, the most valuable first."
+        write_problems(path, self.problems(gpu), title if gpu is None else f"{title} Weighed for the {gpu.name}.")
+
+
+def _place(tensor: Any) -> int:
+    """What tells tensors apart that share no memory: the address, or the storage itself where it has none (meta)."""
+    return tensor.data_ptr() or int(tensor.untyped_storage()._cdata)

@@ -53,7 +53,7 @@ def test_decoding_agrees_with_prefill_on_a_pack_too(model: Any, host: Any, launc
         wanted = model(tokens)
         gt.optimize_(model, pack)
         torch.testing.assert_close(model(tokens), wanted)
-        caches = model.caches(2)
+        caches = model.caches(2, 16)
         steps = [model(tokens[:, i : i + 1], caches, torch.tensor([i])) for i in range(tokens.shape[1])]
     torch.testing.assert_close(torch.cat(steps, dim=1), wanted)
     assert {kind for kind, *_ in launches.calls} == {"kernel"}
@@ -73,6 +73,23 @@ def test_a_swapped_model_compiles_in_one_graph_and_trains_alike(
     for (name, plain), swapped in zip(model.named_parameters(), tuned.parameters(), strict=True):
         torch.testing.assert_close(swapped.grad, plain.grad, msg=lambda text, name=name: f"{name}: {text}")
     assert launches.calls
+
+
+def test_compiled_blocks_share_one_graph_for_each_case(model: Any) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    for block in model.blocks:
+        block.compile(fullgraph=True, dynamic=False, backend=counter)
+    tokens = torch.zeros(2, 12, dtype=torch.int64)
+    caches = model.caches(2, 16)
+    with torch.no_grad():
+        for _ in range(2):
+            model(tokens)
+            for i in range(3):
+                model(tokens[:, :1], caches, torch.tensor([i]))
+    assert counter.frame_count == 2
 
 
 def test_batches_are_the_same_for_equal_seeds_and_are_real_source(small: Any) -> None:
