@@ -1,9 +1,15 @@
-"""Leave one M out: ``python benchmarks/dispatch.py OUT.json [--db FILE] [--product NxK] [--trials 60] [--time 240]``.
+"""Leave one M out: ``python benchmarks/dispatch.py OUT.json [--db FOLDER] [--product NxK] [--trials 60] [--time 240]``.
 
-For each product (N, K) tunes every M of the list, exports with the device, and so measures what the look-up answers at
+For each product (N, K) tunes every M of the list, and then measures, as an export does, what the look-up answers at
 each M when that M alone was not tuned. An answer may be slower than the baseline by 2 % and the noise of its own
 measurement (its ratio's interval). Products are written one by one into the file, which keeps those of earlier runs; a
 run takes up an interrupted one. Exit code 1 where a bar is missed.
+
+Several GPUs share the products, each with a file of its own:
+
+    python benchmarks/dispatch.py OUT.json --product 4096x4096 --product 14336x4096 --workers 14 &
+    python benchmarks/dispatch.py B.json --device cuda:1 --product 4096x14336 --product 6144x4096 --workers 14 & wait
+    python benchmarks/dispatch.py OUT.json --join B.json
 """
 
 from __future__ import annotations
@@ -17,15 +23,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gemmtune.codegen.cache import KernelCache
 from gemmtune.db import History
 from gemmtune.device import open_device
 from gemmtune.device.base import Device
-from gemmtune.pack.export import export_pack
-from gemmtune.pack.regret import HeldOut
+from gemmtune.pack.ranges import RangeMeter, beats_baseline
+from gemmtune.pack.rebuild import rebuild
+from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out
 from gemmtune.search import tune
 from gemmtune.search.result_file import blank_result
-from gemmtune.search.results import save
+from gemmtune.search.results import read_result_file, save
 from gemmtune.space.gemm import Gemm
+from gemmtune.space.problem import problem_from_json
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 PRODUCTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096))
@@ -74,27 +83,58 @@ def earlier(path: Path, done: tuple[int, int]) -> list[dict[str, Any]]:
     return [a for a in answers if (a["n"], a["k"]) != done]
 
 
+def join(output: Path, others: Sequence[Path]) -> dict[str, Any]:
+    """Add the products of other files to ``output``, which need not exist yet: the summary of all."""
+    files = [read_result_file(path) for path in (*((output,) if output.exists() else ()), *others)]
+    origins = {(file.gpu, file.driver, file.protocol, file.estimated) for file in files}
+    if len(origins) > 1:
+        named = " and ".join(sorted({f"{file.gpu} (driver {file.driver})" for file in files}))
+        raise SystemExit(f"The files are of {named}, or measured in different ways: join those of one kind alone.")
+    answers = {(a["n"], a["k"], a["m"]): a for file in files for a in file.summary["answers"]}
+    summary = {**summarise(list(answers.values())), "estimated": files[-1].estimated}
+    save(output, replace(files[-1], summary=summary))
+    return summary
+
+
+def hold_out(device: Device, history: History) -> list[HeldOut]:
+    """Each tuned size held out in turn.
+
+    As an export with the device does it, less the ranges of the pack itself: they would cost half as much again.
+    """
+    kernels, group = KernelCache(), []
+    for record in history.best_kernels(device.gpu.key, device.kind, "sustained", cache="cold"):
+        timing = record.timing
+        won = timing is not None and beats_baseline(timing.ratio, timing.ratio_low)
+        kernel = rebuild(record, kernels, history.cubin(record.cubin_sha256)) if won else None
+        ratio = timing.ratio if won and timing is not None and timing.ratio is not None else 1.0
+        group.append(Tuned(problem_from_json(record.problem_json), kernel, ratio))
+    return leave_one_out(RangeMeter(device), group, "sustained", "cold")
+
+
 def measure(
-    device: Device, history: History, product: tuple[int, int], sizes: Sequence[int], trials: int, seconds: float
-) -> list[dict[str, Any]]:
+    device: Device, history: History, product: tuple[int, int], sizes: Sequence[int], trials: int, seconds: float,
+    workers: int | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Tune one product at ``sizes`` and hold each out: the answers."""
     problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
-    tune(problems, device, trials=trials, time_limit=seconds, history=history)
-    with tempfile.TemporaryDirectory() as folder:
-        report = export_pack(Path(folder) / "p.kpack", history, device.gpu.key, device=device, allow_estimates=False)
-    return [answer(h) for h in report.held_out if (h.problem.axes["n"], h.problem.axes["k"]) == product]
+    tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
+    return [answer(held) for held in hold_out(device, history)]
 
 
 def main() -> None:
     """Measure, and write the file after every product."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--db", type=Path, default=None, help="folder of one history a product; by default scratch")
     parser.add_argument("--product", action="append", default=None, metavar="NxK")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--time", type=float, default=240.0, help="seconds of tuning a product")
+    parser.add_argument("--workers", type=int, default=None, help="compile processes; fewer where GPUs share the CPUs")
+    parser.add_argument("--join", type=Path, action="append", metavar="FILE", help="add what FILE has; measure nothing")
     options = parser.parse_args()
+    if options.join:
+        raise SystemExit(join(options.output, options.join)["too_slow"] > 0)
     named = [tuple(map(int, text.split("x"))) for text in options.product or ()]
     products = [(n, k) for n, k in named] or list(PRODUCTS)
     device, missed = open_device(options.device), 0
@@ -104,8 +144,8 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for n, k in products:
                 with History(folder / f"dispatch-{n}x{k}.db") as history:
-                    found = measure(device, history, (n, k), SIZES, options.trials, options.time)
-                summary = summarise([*earlier(options.output, (n, k)), *found])
+                    found = measure(device, history, (n, k), SIZES, options.trials, options.time, options.workers)
+                summary = summarise([*earlier(options.output, (n, k)), *found]) | {"estimated": device.estimates}
                 result = blank_result(options.output.stem, device, PROTOCOL, summary)
                 save(options.output, replace(result, name="dispatch"))
                 missed = summary["too_slow"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from gemmtune.pack.regret import HeldOut
+from gemmtune.search.result_file import blank_of
+from gemmtune.search.results import read_result_file, save
 from gemmtune.space.gemm import Gemm
 
 
@@ -57,3 +60,25 @@ def test_other_products_of_an_earlier_run_are_kept(script: ModuleType, tmp_path:
     answers: list[dict[str, Any]] = [script.answer(held(1, 1.1)), script.answer(held(1, 1.1, n=128))]
     file.write_text(json.dumps({"summary": script.summarise(answers)}))
     assert [a["n"] for a in script.earlier(file, (64, 32))] == [128]
+
+
+def result(script: ModuleType, answers: list[dict[str, Any]], driver: str = "580") -> Any:
+    blank = blank_of("dispatch", "NVIDIA H200", {"driver": driver}, script.PROTOCOL)
+    return replace(blank, summary=script.summarise(answers))
+
+
+def test_files_of_two_gpus_of_a_kind_join(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    save(files[0], result(script, [script.answer(held(m, 1.1)) for m in (1, 2)]))
+    save(files[1], result(script, [script.answer(held(m, 0.9, n=128)) for m in (1, 2)]))
+    save(files[2], result(script, [script.answer(held(1, 1.1, n=256))], driver="999"))
+    monkeypatch.setattr("sys.argv", ["dispatch.py", str(files[0]), "--join", str(files[1])])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 1  # two answers are too slow
+    joined = read_result_file(files[0])
+    assert [(a["n"], a["m"]) for a in joined.summary["answers"]] == [(64, 1), (64, 2), (128, 1), (128, 2)]
+    assert (joined.summary["products"], joined.summary["too_slow"]) == (2, 2)
+    assert script.join(tmp_path / "new.json", files[:2]) == joined.summary
+    with pytest.raises(SystemExit, match=r"driver 580.* and .*driver 999"):
+        script.join(files[0], [files[2]])
