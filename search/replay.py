@@ -2,6 +2,8 @@
 
 A strategy is called in the very rhythm of a study (:mod:`gemmtune.search.rhythm`): batches of four, the results of four
 batches ago known, its linear algebra on one thread. An evaluation is one configuration tried, whatever became of it.
+A kernel that was given up counts with the time it was given up at: it is right, and it was the recording's leader, not
+the search's, that beat it. None of those is taken for the optimum.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import numpy.typing as npt
 from gemmtune.search.rhythm import AHEAD, BATCH, one_thread
 from gemmtune.search.strategy import Result, Strategy, make_strategy
 from gemmtune.space.recorded import RecordedSpace
-from gemmtune.space.recorded.model import CORRECT
 from gemmtune.space.settings import check_count, check_seed
 
 MARKS = (25, 50, 100, 200)
@@ -155,9 +156,9 @@ def run(space: RecordedSpace, strategy: Strategy, budget: int, seconds: float = 
             row = space.recorded(index)
             value = space.recording.objective(row)
             results.append(Result(index, row.outcome, value))
-            if row.outcome == CORRECT and value is not None:
+            if value is not None:
                 best = min(best, value)
-            fractions.append(optimum / best)
+            fractions.append(min(1.0, optimum / best))
     curve = np.zeros(budget)
     curve[: len(fractions)] = fractions
     curve[len(fractions) :] = fractions[-1] if fractions else 0.0
@@ -171,5 +172,5 @@ def curve_of(space: RecordedSpace, objectives: Sequence[float | None], budget: i
     for place in range(budget):
         value = objectives[place] if place < len(objectives) else None
         best = best if value is None else min(best, value)
-        curve[place] = optimum / best
+        curve[place] = min(1.0, optimum / best)
     return curve

@@ -30,7 +30,7 @@ from gemmtune.search.replay_file import add_replays
 from gemmtune.search.replay_plot import plot_replays
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.recorded import RecordedSpace, write_recording
-from gemmtune.space.recorded.model import CORRECT, plain_value
+from gemmtune.space.recorded.model import plain_value
 
 DEFAULT = ("bayes_opt:10", "genetic_algorithm:30", "diff_evo:30")
 PREFIX = "kernel_tuner "
@@ -66,8 +66,7 @@ def simulate(space: RecordedSpace, cache: Path, strategy: str, seed: int, budget
     for result in results:
         configuration = Configuration.of(family, {k: plain_value(result[k]) for k in knobs})
         if configuration in recording and configuration not in objectives:
-            row = recording.find(configuration)
-            objectives[configuration] = recording.objective(row) if row.outcome == CORRECT else None
+            objectives[configuration] = recording.objective(recording.find(configuration))
     return list(objectives.values())
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,20 @@ def test_a_recorded_space_holds_what_was_recorded_and_nothing_else(space):
 
 
 # -------------------------------------------------------------------------------------------------------- the runs
+
+
+def test_a_kernel_that_was_given_up_counts_with_its_time_but_is_no_optimum():
+    rows = [
+        replace(row, outcome="abandoned") if row.us is not None and row.us not in (4.0, 6.0) else row
+        for row in valley().rows
+    ]
+    space = RecordedSpace(replace(valley(), rows=tuple(rows)))
+    assert space.recording.optimum == 4.0  # 1.0 to 3.5 were given up in this recording, however that came about
+    seen = [5.0, None, 4.5, 3.0]
+    assert curve_of(space, seen, 4).tolist() == pytest.approx([0.8, 0.8, 4 / 4.5, 1.0])
+    curves = replay(space, "random", budget=120, repeats=5).curves
+    assert (curves[:, 2] > 0).mean() > 0.5  # few are correct, most have a time
+    assert curves.max() == 1.0
 
 
 def test_a_run_that_covers_the_space_ends_at_its_optimum_and_never_falls(space):
