@@ -6,8 +6,9 @@ For the smallest problems of the pack that have a kernel (so that the GPU keeps 
   ``torch.mm`` and ``nn.Linear``: the quickest of batches of calls, in turn;
 * a CUDA graph of many calls, replayed: microseconds a call, of the operator and of ``pack.matmul``, which launch the
   same kernel, so that nothing but the kernel may be left;
-* ``--calls`` calls (10^6): host memory (resident) and device memory before, in the middle and after;
-* ``torch.library.opcheck`` of every operator on GPU tensors.
+* ``--calls`` calls (10^6): host memory (resident) and device memory after a tenth of them, half of them and all, and
+  whether they are flat from the first to the last;
+* ``torch.library.opcheck`` of every operator on GPU tensors, where a kernel serves and where torch does.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ from gemmtune.space.gemm import Gemm
 from gemmtune.torch.operators import LINEAR, MATMUL
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DEVICE = "cuda"
 REPEATS, PROBLEMS, GRAPH = 3, 3, 200
 ALLOWED_US = 6.0
+FLAT = 2**20
+"""Bytes by which memory may differ and yet be called flat: an allocator's smallest blocks."""
 PROTOCOL = (
     "Host microseconds: quickest of {batches} batches of {batch} calls, then the median of {repeats} such in turn. "
     "Graphs: {graph} calls captured, medians of 20 replays by events. Memory: resident set and cudaMemGetInfo."
@@ -49,16 +53,19 @@ def main() -> None:
     options = parser.parse_args()
     pack = gemmtune.load_pack(options.pack)
     key = gt.use(pack, strict=True)
-    rows = []
-    for problem in smallest(pack):
+    rows, problems = [], smallest(pack)
+    for problem in problems:
         rows.append({"problem": problem.key, **host(problem, key), **graphs(problem, key, pack)})
-    a, b = tensors(smallest(pack)[0])
+    a, b = tensors(problems[0])
+    found = opchecks(key, problems[0])
     summary = {
         "calls": rows,
         "allowed_us": ALLOWED_US,
         "within": all(row["torch.ops"] <= row["torch.mm"] + ALLOWED_US for row in rows),
+        "graph_difference": max(abs(row["graph torch.ops"] / row["graph pack.matmul"] - 1) for row in rows),
         "memory": memory(a, b, key, options.calls),
-        "opcheck": opchecks(key),
+        "opcheck": found,
+        "opcheck_passed": all(said == "SUCCESS" for one in found.values() for said in one.values()),
         "served": gt.served(key),
     }
     text = PROTOCOL.format(batches=BATCHES, batch=BATCH, repeats=REPEATS, graph=GRAPH)
@@ -88,7 +95,7 @@ def tensors(problem: Gemm) -> tuple[Any, Any]:
     made = []
     for letter, (rows, columns) in zip(problem.layout, ((problem.m, problem.k), (problem.k, problem.n)), strict=True):
         stored = (rows, columns) if letter == "n" else (columns, rows)
-        tensor = torch.randn(stored, device="cuda", dtype=DTYPES[problem.dtype])
+        tensor = torch.randn(stored, device=DEVICE, dtype=DTYPES[problem.dtype])
         made.append(tensor if letter == "n" else tensor.t())
     return made[0], made[1]
 
@@ -102,8 +109,8 @@ def host(problem: Gemm, key: str) -> dict[str, float]:
         "gemmtune.torch": lambda: gt.matmul(a, b, pack=key),
     }
     if problem.layout == "nt":
-        plain = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=a.dtype)
-        swapped = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=a.dtype)
+        plain = torch.nn.Linear(problem.k, problem.n, bias=False, device=DEVICE, dtype=a.dtype)
+        swapped = torch.nn.Linear(problem.k, problem.n, bias=False, device=DEVICE, dtype=a.dtype)
         gt.optimize_(swapped, key)
         calls |= {"nn.Linear": lambda: plain(a), "swapped nn.Linear": lambda: swapped(a)}
     with torch.no_grad():
@@ -154,18 +161,26 @@ def memory(a: Any, b: Any, key: str, calls: int) -> dict[str, Any]:
             free, total = torch.cuda.mem_get_info()
             found["host"].append(pages * 4096)
             found["device"].append(total - free)
+    found["flat"] = all(abs(found[where][-1] - found[where][0]) <= FLAT for where in ("host", "device"))
     return found
 
 
-def opchecks(key: str) -> dict[str, dict[str, str]]:
-    """What ``torch.library.opcheck`` says of each operator, with and without a bias."""
-    out = {}
+def opchecks(key: str, tuned: Gemm) -> dict[str, dict[str, str]]:
+    """What ``torch.library.opcheck`` says of each operator: where the kernel of ``tuned`` runs, and where torch does."""
+    a, b = tensors(tuned)
+    cases: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    if tuned.layout[1] == "t":
+        cases["linear tuned"] = LINEAR, (a, b.t().detach())
+    cases["matmul tuned"] = MATMUL, (a, b)
     for name, operator, shape in (("linear", LINEAR, (32, 16)), ("matmul", MATMUL, (16, 32))):
-        for bias in (None, torch.randn(32, device="cuda", requires_grad=True)):
-            a = torch.randn(2, 4, 16, device="cuda", requires_grad=True)
-            b = torch.randn(shape, device="cuda", requires_grad=True)
-            said = torch.library.opcheck(operator, (a, b, bias, key))
-            out[name + ("" if bias is None else " bias")] = dict(said)
+        left, right = torch.randn(2, 4, 16, device=DEVICE), torch.randn(shape, device=DEVICE)
+        cases[name] = operator, (left, right)
+        cases[f"{name} bias"] = operator, (left, right, torch.randn(32, device=DEVICE))
+    out = {}
+    for name, (operator, operands) in cases.items():
+        given = [t.requires_grad_() for t in operands] + [None] * (3 - len(operands))
+        said = torch.library.opcheck(operator, (*given, key), raise_exception=False)  # a refusal is a result too
+        out[name] = {test: str(what) for test, what in said.items()}
     return out
 
 
