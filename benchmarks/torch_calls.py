@@ -166,7 +166,7 @@ def memory(a: Any, b: Any, key: str, calls: int) -> dict[str, Any]:
 
 
 def opchecks(key: str, tuned: Gemm) -> dict[str, dict[str, str]]:
-    """What ``torch.library.opcheck`` says of each operator: where the kernel of ``tuned`` runs, and where torch does."""
+    """What ``torch.library.opcheck`` says of each operator, where ``tuned`` has its kernel run and where torch does."""
     a, b = tensors(tuned)
     cases: dict[str, tuple[Any, tuple[Any, ...]]] = {}
     if tuned.layout[1] == "t":

@@ -258,9 +258,10 @@ def refused(handle: Handle, choice: Choice) -> str:
     """Why the pack's choice is not taken; empty where it is."""
     if choice.kernel is None:
         return choice.why
-    ratio = None if choice.row is None else choice.row.ratio
-    if ratio is not None and ratio < handle.least_ratio:
-        return f"the kernel is expected to reach {ratio:.3f} x the baseline, less than {handle.least_ratio:g}"
+    row = choice.row
+    least = handle.least_ratio_bias if row is not None and row.epilogue == "bias" else handle.least_ratio
+    if row is not None and row.ratio is not None and row.ratio < least:
+        return f"the kernel is expected to reach {row.ratio:.3f} x the baseline, less than {least:g}"
     return ""
 
 
