@@ -33,7 +33,10 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr("sys.argv", ["model.py", *map(str, arguments)])
         module.main()
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other work, threads that share small sums mostly wait for each other
     yield main
+    torch.set_num_threads(threads)
     sys.modules.pop("small_transformers", None)
 
 
