@@ -1,10 +1,10 @@
 """Kernel Tuner's strategies on a recorded space, in its simulation mode, into the result file of ``gemmtune replay``.
 
 ``python benchmarks/search/peers.py SPACE OUT.json --strategy bayes_opt:10 --strategy genetic_algorithm:30``. The space
-is handed over as a Kernel Tuner cache file that gemmtune writes; what is not in it is excluded by a restriction, so
-that Kernel Tuner searches the same valid set. Each strategy runs with consecutive seeds and ``max_fevals`` evaluations;
-its options follow its name, as in ``bayes_opt,method=ei:10``. Evaluations count in the order of their first visit, as
-Kernel Tuner counts them. It comes with the extra ``compare``.
+is handed over as a Kernel Tuner cache file that gemmtune writes; what is not in it is excluded by a restriction, and
+values that no configuration has are left out, so that Kernel Tuner searches the same valid set. Each strategy runs with
+consecutive seeds and ``max_fevals`` evaluations; its options follow its name, as in ``bayes_opt,method=ei:10``.
+Evaluations count in the order of their first visit, as Kernel Tuner counts them. It comes with the extra ``compare``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def simulate(space: RecordedSpace, cache: Path, strategy: str, seed: int, budget
     header = json.loads(cache.read_text())
     knobs, entries = header["tune_params_keys"], header["cache"]
     recording = space.recording
+    for knob, values in header["tune_params"].items():  # it walks the product of all values, at every run
+        seen = {entry[knob] for entry in entries.values()}
+        header["tune_params"][knob] = [v for v in values if v in seen]
 
     def recorded(values: dict[str, Any]) -> bool:
         return ",".join(str(values[k]) for k in knobs) in entries

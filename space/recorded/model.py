@@ -154,6 +154,10 @@ class Recording:
             raise RecordingError(f"The recording {self.name!r} holds no configuration that is correct and has a time.")
         return min(times)
 
+    def times_alone(self) -> Recording:
+        """The recording without its problem and GPU, so that nothing can be known of a configuration but its time."""
+        return replace(self, problem=None, gpu=None)
+
     def of_family(self, name: str) -> Recording:
         """The part of one family.
 

@@ -66,6 +66,9 @@ def test_a_study_is_recorded_and_replayed(cli, tuned, tmp_path):
     done = cli("replay", str(target), "--strategy", "random", "--repeats", "2", "--budget", "25")
     assert done.code == 0, done.err
     assert "48x40x32" in done.out
+    done = cli("replay", str(target), "--blind", "--strategy", "gp", "--repeats", "2", "--budget", "3")
+    assert done.code == 0, done.err
+    assert "gp blind" in done.out
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,11 @@ def test_a_study_becomes_a_recording_that_answers_as_its_device_did(studied, pro
     space = RecordedSpace(recording)
     assert space.families[0].estimable
     assert space.families[0].traits(problem, space[0], space.gpu) == toy.traits(problem, space[0], space.gpu)
+    blind = RecordedSpace(recording.times_alone())
+    assert not blind.families[0].estimable
+    assert [blind.recording.objective(row) for row in blind.recording.rows] == [
+        recording.objective(row) for row in recording.rows
+    ]
 
 
 def test_studies_are_named_in_the_history_or_in_an_exported_one(studied, tmp_path):

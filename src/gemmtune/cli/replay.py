@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +37,9 @@ def replay(
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs, each of its own seed.")] = 30,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first seed.")] = 0,
     family: Family = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Hide the problem from the strategies: no cost estimate, times alone.")
+    ] = False,
     result_file: Annotated[
         str | None, typer.Option("--output", metavar="FILE", help="Add the figures to this result file.")
     ] = None,
@@ -57,12 +61,14 @@ def replay(
     names = list(dict.fromkeys(strategy or ("auto", "random")))
     for name in names:
         check_strategy(name)
-    found = RecordedSpace(open_space(space, db), family)
+    recording = open_space(space, db)
+    found = RecordedSpace(recording.times_alone() if blind else recording, family)
     runs: list[Replayed] = []
     with output.busy("replaying") as say:
         for name in names:
             say(f"replaying {name}")
-            runs.append(run(found, name, budget=budget, repeats=repeats, seed=seed))
+            one = run(found, name, budget=budget, repeats=repeats, seed=seed)
+            runs.append(replace(one, strategy=f"{name} blind") if blind else one)
     told = {one.strategy: one.to_json() for one in runs}
     spaces: dict[str, Any] = {found.recording.name: space_data(found, told)}
     if result_file is not None:
