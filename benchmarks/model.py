@@ -48,10 +48,10 @@ PROTOCOL = (
     "bf16 models with random weights; a kernel with a bias serves from a ratio of {bias:g} on. Speed: variants in "
     "turn, {turns} turns of at least {span:g} s each, medians; prefill {prefill} tokens, decoding one token a sequence "
     "after {cached} cached ones, replayed as a CUDA graph; a training step is forward, backward and AdamW on {batch} x "
-    "{length} bytes. Ratios are plain time / time: above 1 is faster. Training: AdamW on {batch} x {short} bytes a "
-    "step, its rate warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the "
-    "first step's loss to the last ten's, and curves overlay where no two points of plain and pack are further apart "
-    "than curves of different seeds are."
+    "{length} bytes. Ratios are plain time / time: above 1 is faster. Training: steps of that size, AdamW's rate "
+    "warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's "
+    "loss to the last ten's, and curves overlay where no two points of plain and pack are further apart than curves "
+    "of different seeds are."
 )
 BOUND, LEAST, NOISE = 1.25, 1e-3, 0.5
 RATE, WARMUP = 3e-4, 30
@@ -101,7 +101,6 @@ class Bench:
         self.device = torch.device("cuda" if self.cuda else "cpu")
         self.turns, self.span = (2, 0.0) if tiny else (5, 0.4)
         self.prefill, self.batch, self.length = (64, 2, 65) if tiny else (4096, 4, 1025)
-        self.short = min(self.length, 513)
         self.decode, self.room = ((1, 2), 64) if tiny else ((1, 16, 64), 512)
         self.how: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": "aot_eager" if tiny else "inductor"}
         # Every case is a graph of its own; past the limit torch would run eagerly without a word.
@@ -151,8 +150,7 @@ class Bench:
                     model(self._tokens(1, self.prefill))
                     for batch in self.decode:
                         model(self._tokens(batch, 1), model.caches(batch, self.room), self._position())
-                for length in (self.length, self.short):
-                    loss_of(model, self._tokens(self.batch, length)).backward()
+                loss_of(model, self._tokens(self.batch, self.length)).backward()
         seen.write(path, gpu("h200"))
 
     # -------------------------------------------------------------------------------------------------------- values
@@ -319,7 +317,7 @@ class Bench:
         """Train a model; the loss before each step."""
         optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=self.cuda)
         losses = []
-        for step, tokens in enumerate(batches(data, self.steps, self.batch, self.short, seed, self.device), 1):
+        for step, tokens in enumerate(batches(data, self.steps, self.batch, self.length, seed, self.device), 1):
             loss = loss_of(model, tokens)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -350,7 +348,7 @@ class Bench:
         """Join ``found`` to the file's summary."""
         text = PROTOCOL.format(
             turns=self.turns, span=self.span, prefill=self.prefill, cached=self.room - 1, batch=self.batch,
-            length=self.length - 1, short=self.short - 1, rate=RATE, warmup=WARMUP, bias=self.bias_ratio,
+            length=self.length - 1, rate=RATE, warmup=WARMUP, bias=self.bias_ratio,
         )  # fmt: skip
         summary = {**found, "estimated": not self.cuda}
         with closing(open_device("cuda:0" if self.cuda else "emulator:h200")) as device:

@@ -10,8 +10,9 @@ from gemmtune.space.tensor_map import PROMOTIONS, SWIZZLES, BoundMap
 
 BYTES = 128
 _ELEMENTS = {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}  # CUtensorMapDataType
-_KEPT = 64
-"""Addresses for which a launch keeps its maps: more than a benchmark rotates over."""
+_KEPT = 1024
+"""Addresses for which a launch keeps its maps, some hundreds of bytes each: more than a model has weights of one shape
+(two in each of 80 layers) together with the places where its activations come to lie."""
 
 
 class EncodedMaps:

@@ -142,11 +142,20 @@ def test_other_addresses_get_maps_of_their_own_each_encoded_once(library: Librar
         prepared.launch_at([0x10010, 0x20000, 0x30000], 0)
 
 
-def test_maps_of_more_addresses_than_are_kept_stay_right(library: Library) -> None:
+def test_maps_of_more_addresses_than_are_kept_stay_right(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmtune.device.tensor_map._KEPT", 64)
     maps = EncodedMaps("a", MAP_A.bind({**PROBLEM.environment(), "lda": 72}))
     for address in [*range(0x1000, 0x1000 + 16 * 200, 16)] * 2:
         assert ctypes.c_uint64.from_address(maps.at(address)).value == address
     assert len(maps._kept) <= 64
+
+
+def test_a_models_weights_are_encoded_once(library: Library) -> None:
+    maps = EncodedMaps("a", MAP_A.bind({**PROBLEM.environment(), "lda": 72}))
+    for _ in range(3):
+        for weight in range(160):  # gate and up of 80 layers
+            maps.at(0x10000 * (weight + 1))
+    assert len(library.maps) == 160
 
 
 @pytest.mark.parametrize(
