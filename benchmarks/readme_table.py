@@ -48,7 +48,9 @@ def suite(result: ResultFile) -> str:
     for how, apart in means.apart.items():
         lines += ["", f"In the same file, {how}: {_against(apart)}"]
     lines += ["", "<details><summary>All shapes</summary>", "", f"| {' | '.join(COLUMNS)} |"]
-    lines += [f"|---|---|{'---:|' * (len(COLUMNS) - 2)}", *(_row(row) for row in means.rows), "", "</details>"]
+    lines += [f"|---|---|{'---:|' * (len(COLUMNS) - 2)}", *(_row(row) for row in means.rows), ""]
+    lines += [f"{row.problem.key}: {row.unstable} Its interval spans both.\n" for row in means.rows if row.unstable]
+    lines.append("</details>")
     return "\n".join(lines) + "\n"
 
 

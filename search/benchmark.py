@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
 from gemmtune.db import History
-from gemmtune.device.base import Cache, Device, Job, Outcome, Regime, Report
+from gemmtune.device.base import Cache, Device, Job, Measurement, Outcome, Regime, Report
+from gemmtune.device.cuda.timing import levels
 from gemmtune.device.peers import check_peers
 from gemmtune.search.known import Known, KnownKernels
 from gemmtune.search.oracle import KERNEL, Judgement, judge
@@ -30,7 +32,7 @@ NAIVE = "naive"
 EXCERPT = 96
 """About how many rows and columns of every result are compared with float64 on the CPU."""
 ATTEMPTS = 2
-"""A problem whose time comes out unstable is timed once more."""
+"""A problem whose time comes out unstable is timed once more; one that has two levels again is told with both."""
 
 
 def benchmark(
@@ -131,8 +133,12 @@ class _Run:
             if ours.outcome != Outcome.UNSTABLE or attempt == ATTEMPTS - 1:
                 break
             self._noted(f"{problem.key} was timed once more: {ours.detail}")
-        time = ours.measurement
-        if ours.outcome != Outcome.CORRECT or time is None or ours.verification is None:
+        time, unstable = ours.measurement, ""
+        if ours.outcome == Outcome.UNSTABLE and time is not None and (apart := levels(time)):
+            time, unstable = _between(time, *apart), ours.detail
+        elif ours.outcome != Outcome.CORRECT:
+            time = None
+        if time is None or ours.verification is None:
             raise LaunchError(
                 f"The best known kernel of {problem.key} ({known.kernel.configuration}) ended as {ours.outcome}: "
                 f"{ours.detail or 'no reason given'}; tune again."
@@ -160,6 +166,7 @@ class _Run:
             error_bound=ours.verification.error_bound,
             estimated=time.estimated,
             programmatic=programmatic,
+            unstable=unstable,
         )
 
     def _timed(self, problem: Problem, known: Known, *, overlap: bool) -> tuple[Report, Report | None]:
@@ -207,3 +214,9 @@ class _Run:
         if naive is not None and naive.outcome == Outcome.CORRECT and naive.measurement is not None:
             times[NAIVE] = naive.measurement.us
         return times
+
+
+def _between(time: Measurement, low: float, high: float) -> Measurement:
+    """The measurement with an interval that reaches to both levels of its ratio to the baseline."""
+    beside = (time.ratio or 1.0) * time.us  # the baseline's time
+    return replace(time, us_low=min(time.us_low, beside / high), us_high=max(time.us_high, beside / low))

@@ -63,6 +63,8 @@ class BenchRow:
     """The group of the suite it belongs to; a file leaves it out where there is none."""
     programmatic: bool = False
     """Whether launches overlapped (programmatic dependent launch), the peers' too; a file leaves out a False."""
+    unstable: str = ""
+    """Why the kernel has no one time, as a sentence: its interval then spans what was seen; a file leaves out a ""."""
 
     @property
     def problem(self) -> Gemm:
@@ -146,7 +148,7 @@ class ResultFile:
 _TOP = ("schema", *(f.name for f in fields(ResultFile)))
 _TEXTS = ("name", "gpu", "driver", "cuda", "date", "commit", "protocol")
 _ROW = {f.name: f.type for f in fields(BenchRow) if f.name != "estimated"}
-_LEFT_OUT: Mapping[str, Any] = {"group": "", "programmatic": False}
+_LEFT_OUT: Mapping[str, Any] = {"group": "", "programmatic": False, "unstable": ""}
 """Fields of a row that a file leaves out where they have this value."""
 
 

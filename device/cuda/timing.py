@@ -316,10 +316,35 @@ def disturbance(measured: Measurement) -> str:
     """Why a measurement is no answer, as a sentence; empty where it is one.
 
     The card ran too hot (a power cap is its normal state and does not count); or the ratio varies beyond
-    :data:`UNSTABLE`; or it has two levels (:func:`gemmtune.device.statistics.is_multimodal`), the halves of its samples
+    :data:`UNSTABLE`; or it has two :func:`levels`.
+    """
+    apart = levels(measured)
+    if apart is None:
+        return _unusable(measured)
+    count, (low, high) = len(measured.samples), apart
+    return f"Its ratio to the baseline has two levels over {count} samples, about {low:.3f} and {high:.3f}."
+
+
+def levels(measured: Measurement) -> tuple[float, float] | None:
+    """The lower and the upper level of a ratio to the baseline that has two, and nothing else against it; else None.
+
+    It has two where its samples have (:func:`gemmtune.device.statistics.is_multimodal`), whose halves are
     :data:`LEVELS_APART`. Two levels that are the two halves of every round are what the one order of running gives
     and the other does not; each stands for half of the samples at all times, and so their middle is an answer.
     """
+    found = sorted(ratios := [b / k for b, k in zip(measured.baseline_samples, measured.samples, strict=False)])
+    half = len(found) // 2
+    if not half or _unusable(measured):
+        return None
+    assert measured.ratio is not None  # noqa: S101 - every interleaved measurement has one
+    low, high = median_interval(found[:half]).median, median_interval(found[-half:]).median
+    if high - low < LEVELS_APART * measured.ratio or not is_multimodal(ratios) or _is_order(ratios, (low + high) / 2):
+        return None
+    return low, high
+
+
+def _unusable(measured: Measurement) -> str:
+    """What makes a measurement worthless: heat, or a ratio that varies beyond all use."""
     hot = [reason for reason in measured.throttle.split(", ") if reason in THERMAL]
     if hot:
         return f"The GPU ran too hot while it was timed and lowered its clock: {', '.join(hot)}."
@@ -327,17 +352,9 @@ def disturbance(measured: Measurement) -> str:
     assert measured.ratio_low is not None  # noqa: S101
     assert measured.ratio_high is not None  # noqa: S101
     spread = (measured.ratio_high - measured.ratio_low) / 2 / measured.ratio
-    if spread > UNSTABLE:
-        return f"Its ratio to the baseline varies by {100 * spread:.0f} % over {len(measured.samples)} samples."
-    found = [b / k for b, k in zip(measured.baseline_samples, measured.samples, strict=False)]
-    ordered = sorted(found)
-    half = len(ordered) // 2
-    if not half:
+    if spread <= UNSTABLE:
         return ""
-    low, high = median_interval(ordered[:half]).median, median_interval(ordered[-half:]).median
-    if high - low < LEVELS_APART * measured.ratio or not is_multimodal(found) or _is_order(found, (low + high) / 2):
-        return ""
-    return f"Its ratio to the baseline has two levels over {len(found)} samples, about {low:.3f} and {high:.3f}."
+    return f"Its ratio to the baseline varies by {100 * spread:.0f} % over {len(measured.samples)} samples."
 
 
 def _is_order(found: Sequence[float], middle: float) -> bool:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gemmtune.cli.bench_table import show_rows
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources
 from gemmtune.db import History
 from gemmtune.device.base import Measurement, Outcome, Report, Verification
 from gemmtune.search.benchmark import EXCERPT, benchmark
-from gemmtune.search.result_file import earlier_rows, joined, write_result_file
-from gemmtune.search.results import BenchRow, read_result_file, summarise
+from gemmtune.search.result_file import blank_result, earlier_rows, joined, write_result_file
+from gemmtune.search.results import BenchRow, read_result_file, save, summarise
 from gemmtune.search.standing import against, best_ratio
 from gemmtune.search.study import tune
 from gemmtune.search.suite import read_suite
@@ -152,22 +153,25 @@ def arena(toys, monkeypatch, fake_device, excerpt, tmp_path, problem):
         spoilt = ()
         unstable = 0
         silent = False
+        levels = ()
 
         def compare(self, jobs, timeout):
             self.compared.append(jobs)
             proof = Verification(True, 1e-4, 1e-2, 0.01, ("all",), 1.0)
             time = Measurement(10.0, 9.9, 10.1, 20.0, 2.0, 1.98, 2.02)
-            if len(self.compared) <= self.unstable:
-                return [Report(Outcome.UNSTABLE, "Its ratio varies.", proof, time) for _ in jobs]
             (job, *rest) = jobs
             timed = {name: us for name, us in self.peers.items() if name in job.peers}
             taken = excerpt(job.problem, ("kernel", "cublas", *timed), count=job.excerpt)
             for name in self.spoilt:
                 taken.outputs[name][-1, -1] = 99
             absent = {name: f"The peer {name} is not there." for name in job.peers if name not in timed}
-            ours = Report(
-                Outcome.CORRECT, "", proof, time, excerpt=None if self.silent else taken, peers=timed, absent=absent
-            )
+            outcome, detail = Outcome.CORRECT, ""
+            if len(self.compared) <= self.unstable:
+                outcome, detail = Outcome.UNSTABLE, "Its ratio varies."
+                baseline = tuple(10.0 * ratio for ratio in self.levels)
+                time = dataclasses.replace(time, samples=(10.0,) * len(baseline), baseline_samples=baseline)
+            excerpted = None if self.silent else taken
+            ours = Report(outcome, detail, proof, time, excerpt=excerpted, peers=timed, absent=absent)
             return [ours, *(Report(Outcome.CORRECT, "", proof, time) for _ in rest)]
 
     with History(tmp_path / "h.db") as history:
@@ -223,6 +227,20 @@ def test_an_unstable_time_is_measured_once_more(problem, arena):
     with pytest.raises(LaunchError, match="ended as unstable"):
         benchmark(problem, device, history)
     assert len(device.compared) == 2
+
+
+def test_a_ratio_of_two_levels_twice_makes_a_row_that_says_so_and_spans_both(problem, arena, tmp_path, capsys):
+    make, history = arena
+    device = make()
+    device.unstable, device.levels = 2, (1.9,) * 6 + (2.1,) * 6
+    (row,) = benchmark(problem, device, history)
+    assert row.unstable == "Its ratio varies."
+    assert (row.us_low, row.us, row.us_high) == pytest.approx((20 / 2.1, 10.0, 20 / 1.9))
+    data = blank_result("bench", device, "As told.")
+    save(tmp_path / "b.json", dataclasses.replace(data, rows=(row,), summary=summarise([row]).to_json()))
+    assert read_result_file(tmp_path / "b.json").rows == (row,)
+    show_rows([row])
+    assert f"{problem.key}: Its ratio varies. Its interval spans both." in capsys.readouterr().out
 
 
 def test_kernels_that_overlap_their_launches_are_asked_for_apart(problem, arena, toys, monkeypatch):

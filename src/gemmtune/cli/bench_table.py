@@ -57,6 +57,9 @@ def show_rows(rows: Sequence[BenchRow]) -> None:
         for row in rows
     ]
     output.show_table(columns, table)
+    for row in rows:
+        if row.unstable:
+            output.say(f"{row.problem.key}: {row.unstable} Its interval spans both.")
     if len(rows) < 2:
         return
     means = summarise(rows)
