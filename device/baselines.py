@@ -1,9 +1,16 @@
 """What a user would run otherwise: one baseline a problem kind, usable by the tuner and by a pack's runtime alike.
 
 Baseline of a GEMM: ``cublasGemmEx`` on the installed libcublas, fp32 accumulation (TF32 off for fp32, on for tf32),
-32 MiB of workspace. Epilogues that cuBLAS does not fuse cost what they cost unfused: alpha and beta go through GemmEx,
-preceded by the copy of C into D; a bias is an elementwise kernel after it. Types that GemmEx does not combine go
-through fp32: operands of two types are widened first, an output type it lacks is converted last.
+32 MiB of workspace. Alpha and beta go through GemmEx, preceded by the copy of C into D. Types that GemmEx does not
+combine go through fp32: operands of two types are widened first, an output type it lacks is converted last.
+
+Of a GEMM with a bias: one call of cuBLASLt that adds it (:mod:`gemmtune.device.fused`), as
+``torch.nn.functional.linear`` makes it. GemmEx with an elementwise kernel after it takes its place where torch, too,
+does not fuse: operands of two types, an output of neither their type nor fp32, a size of 1, and what the library says
+at its first launch that it does not compute.
+
+Both are called ``cublas`` in tables: cuBLASLt is a part of cuBLAS, which of its calls serves is known only once it has
+been launched, and whoever reads result files asks for the vendor's own choice, whatever the epilogue.
 """
 
 from __future__ import annotations
@@ -13,9 +20,10 @@ from typing import Any, Protocol
 
 from gemmtune.device.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, GemmCall, Handle, handle_of
 from gemmtune.device.elementwise import Finish
+from gemmtune.device.fused import FusedBias, addresses_of, fusible
 from gemmtune.device.scratch import allocate
 from gemmtune.device.toolchain import require_cupy
-from gemmtune.space.errors import LaunchError, UnsupportedError
+from gemmtune.space.errors import UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.problem import Problem
 
@@ -49,7 +57,7 @@ class Baseline(Protocol):
 
 
 class CublasGemm:
-    """cuBLAS for one :class:`Gemm`; may be used on several streams, each with scratch of its own.
+    """GemmEx for one :class:`Gemm`, its bias added after; may be used on several streams, each with its own scratch.
 
     Args:
         problem: sizes, types, layout, pitches and epilogue.
@@ -76,12 +84,9 @@ class CublasGemm:
     def launch(self, pointers: Mapping[str, int], stream: int = 0, scalars: Mapping[str, float] | None = None) -> None:
         """See :class:`Baseline`."""
         alpha, beta = (scalars.get("alpha", 1.0), scalars.get("beta", 0.0)) if scalars else (1.0, 0.0)
-        try:
-            a, b, d = pointers["a"], pointers["b"], pointers["d"]
-            bias = pointers["bias"] if self._problem.epi.reads_bias else 0
-            c = pointers["c"] if self._problem.epi.reads_c and beta != 0 else 0
-        except KeyError as error:
-            raise LaunchError(f"The baseline of {self._problem} needs the address of {error}, but got none.") from None
+        a, b, d = addresses_of(self._problem, pointers, "a", "b", "d")
+        bias = addresses_of(self._problem, pointers, "bias")[0] if self._problem.epi.reads_bias else 0
+        c = addresses_of(self._problem, pointers, "c")[0] if self._problem.epi.reads_c and beta != 0 else 0
         if self._widen:
             a, b = self._widened(stream, "a", a), self._widened(stream, "b", b)
         handle = self._handles(stream)
@@ -141,7 +146,8 @@ class CublasGemm:
 def _gemm(problem: Problem) -> Baseline:
     if not isinstance(problem, Gemm):
         raise UnsupportedError(f"Problem {problem.key} calls itself a gemm but is a {type(problem).__name__}.")
-    return CublasGemm(problem)
+    unfused = CublasGemm(problem)
+    return FusedBias(problem, unfused) if fusible(problem) else unfused
 
 
 _REGISTRY: dict[str, Callable[[Problem], Baseline]] = {"gemm": _gemm}

@@ -1,4 +1,4 @@
-"""The installed libcublas through ctypes: a handle of one stream with a workspace of its own, and GemmEx.
+"""The installed libcublas through ctypes: a handle of one stream with that stream's workspace, and GemmEx.
 
 CuPy's own binding sets the handle's stream anew in every call, and ``cublasSetStream`` "unconditionally resets the
 cuBLAS library workspace back to the default workspace pool" (cuBLAS documentation); nor does it offer
@@ -25,10 +25,15 @@ DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _GEMM_DEFAULT = -1
 _OP_N, _OP_T = 0, 1
 _MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # on CUBLAS_DEFAULT_MATH (0), which uses no TF32 of its own accord
+_REFUSED = (7, 15)  # CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED
 _STATUS = {
     1: "not initialised", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
     13: "execution failed", 14: "internal error", 15: "not supported", 16: "licence error",
 }  # fmt: skip
+
+
+class RefusedError(LaunchError):
+    """The library does not compute what was described (a type, a size, an alignment); nothing was enqueued."""
 
 
 @lru_cache(maxsize=1)
@@ -77,27 +82,48 @@ def version(lib: Any) -> str:
 
 
 def check(status: int, what: str) -> None:
-    """Raise a LaunchError where a cuBLAS call failed."""
+    """Raise where a cuBLAS call failed.
+
+    Raises:
+        RefusedError: it said that it does not do such a thing.
+        LaunchError: any other failure.
+    """
     if status != 0:
-        raise LaunchError(f"cuBLAS failed in {what}: {_STATUS.get(status, f'status {status}')}.")
+        kind = RefusedError if status in _REFUSED else LaunchError
+        raise kind(f"cuBLAS failed in {what}: {_STATUS.get(status, f'status {status}')}.")
+
+
+_workspaces: dict[tuple[int, int], Any] = {}
+_workspaces_lock = threading.Lock()
+
+
+def workspace_of(stream: int) -> tuple[int, int]:
+    """Address and bytes of the workspace of a stream of the current device, allocated on first use and then kept.
+
+    cuBLAS and cuBLASLt share it: what one stream runs, it runs in turn. Captured graphs hold its address, so it stays.
+    """
+    key = (int(require_cupy().cuda.runtime.getDevice()), stream)
+    with _workspaces_lock:
+        memory = _workspaces.get(key)
+        if memory is None:
+            memory = _workspaces[key] = allocate(WORKSPACE)
+    return int(memory.ptr), WORKSPACE
 
 
 class Handle:
-    """A cuBLAS handle for one stream of the current device, with its own workspace.
+    """A cuBLAS handle for one stream of the current device, with that stream's workspace.
 
     Args:
         lib: libcublas (or what stands in for it in tests).
         stream: address of the stream.
-        workspace: address and size of the workspace; allocated where None.
+        workspace: address and size of the workspace; that of the stream where None.
     """
 
     def __init__(self, lib: Any, stream: int, workspace: tuple[int, int] | None = None) -> None:
         self._lib = lib
         self._handle = ctypes.c_void_p()
-        self._memory = None
         if workspace is None:
-            self._memory = allocate(WORKSPACE)
-            workspace = int(self._memory.ptr), WORKSPACE
+            workspace = workspace_of(stream)
         check(lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
         check(lib.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         address, size = workspace  # after the stream, whose setting resets it

@@ -5,136 +5,23 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from host_libraries import HostLt, Placed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmtune.device.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32
-from gemmtune.device.cublaslt import REQUESTED, Heuristic, LtGemm, unsupported
+from gemmtune.device.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, RefusedError
+from gemmtune.device.cublaslt import REQUESTED, Heuristic, Lt, LtGemm, unsupported
 from gemmtune.space.errors import LaunchError, UnsupportedError
 from gemmtune.space.gemm import LAYOUTS, Gemm
 
-TYPES: dict[int, Any] = {0: np.float32, 2: np.float16, 14: ml_dtypes.bfloat16}
-
-
-def number(argument: Any) -> Any:
-    return argument.value if hasattr(argument, "value") else argument
-
-
-def behind(reference: Any) -> Any:
-    return reference._obj
-
-
-def column_major(address: int, rows: int, columns: int, ld: int, dtype: Any) -> Any:
-    size = np.dtype(dtype).itemsize
-    flat = np.frombuffer((ctypes.c_char * (((columns - 1) * ld + rows) * size)).from_address(address), dtype)
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, ld * size), writeable=True)
-
-
-class HostLt:
-    """cuBLASLt as its documentation defines it, on host memory; its objects are numbers."""
-
-    def __init__(self, algorithms: int = 20, usable: int = 99) -> None:
-        self.algorithms, self.usable = algorithms, usable
-        self.layouts: dict[int, tuple[int, int, int, int]] = {}
-        self.descs: dict[int, dict[int, int]] = {}
-        self.preferences: dict[int, dict[int, int]] = {}
-        self.alive: set[int] = set()
-        self.computes: list[int] = []
-        self.chosen: list[int] = []
-        self._next = 100
-
-    def _new(self, out: Any) -> int:
-        self._next += 1
-        behind(out).value = self._next
-        self.alive.add(self._next)
-        return self._next
-
-    def _gone(self, made: Any) -> int:
-        self.alive.remove(made.value)
-        return 0
-
-    cublasLtDestroy = cublasLtMatmulDescDestroy = cublasLtMatrixLayoutDestroy = _gone
-    cublasLtMatmulPreferenceDestroy = _gone
-
-    def cublasLtCreate(self, out: Any) -> int:
-        self._new(out)
-        return 0
-
-    def cublasLtMatmulDescCreate(self, out: Any, compute: Any, scale: Any) -> int:
-        assert scale.value == 0
-        self.computes.append(compute.value)
-        self.descs[self._new(out)] = {}
-        return 0
-
-    def cublasLtMatrixLayoutCreate(self, out: Any, kind: Any, rows: Any, columns: Any, ld: Any) -> int:
-        assert ld.value >= rows.value
-        self.layouts[self._new(out)] = (kind.value, rows.value, columns.value, ld.value)
-        return 0
-
-    def cublasLtMatmulPreferenceCreate(self, out: Any) -> int:
-        self.preferences[self._new(out)] = {}
-        return 0
-
-    def cublasLtMatmulDescSetAttribute(self, desc: Any, which: Any, value: Any, size: Any) -> int:
-        assert size.value == {3: 4, 4: 4, 7: 4, 8: 8}[which.value]
-        self.descs[desc.value][which.value] = behind(value).value
-        return 0
-
-    def cublasLtMatmulPreferenceSetAttribute(self, made: Any, which: Any, value: Any, size: Any) -> int:
-        assert size.value == {1: 8}.get(which.value, 4)
-        self.preferences[made.value][which.value] = behind(value).value
-        return 0
-
-    def cublasLtMatmulAlgoGetHeuristic(self, *arguments: Any) -> int:
-        _, _, _, _, _, _, preference, count, found, returned = arguments
-        self.preference = self.preferences[preference.value]
-        behind(returned).value = min(count.value, self.algorithms)
-        for index in range(min(count.value, self.algorithms)):
-            found[index].algorithm[0] = index
-            found[index].state = 0 if index < self.usable else 15
-            found[index].workspace = 1024 * index
-        return 0
-
-    def cublasLtMatmul(self, *arguments: Any) -> int:
-        _, desc, alpha, a, la, b, lb, beta, c, lc, d, ld, algorithm, _, _, _ = arguments
-        attributes = self.descs[desc.value]
-        operands = []
-        for address, layout, which in ((a, la, 3), (b, lb, 4)):
-            kind, rows, columns, pitch = self.layouts[layout.value]
-            x = column_major(address.value, rows, columns, pitch, TYPES[kind]).astype(np.float64)
-            operands.append(x.T if attributes[which] else x)
-        kind, rows, columns, pitch = self.layouts[ld.value]
-        assert self.layouts[lc.value] == self.layouts[ld.value]
-        result = behind(alpha).value * (operands[0] @ operands[1])
-        if behind(beta).value:
-            result += behind(beta).value * column_major(c.value, rows, columns, pitch, TYPES[kind]).astype(np.float64)
-        if attributes.get(7) == 4:
-            bias = column_major(attributes[8], rows, 1, rows, TYPES[kind])
-            result += bias.astype(np.float64)
-        out = column_major(d.value, rows, columns, pitch, TYPES[kind])
-        out[...] = result.astype(out.dtype)
-        self.chosen.append(behind(algorithm).algorithm[0])
-        return 0
-
 
 def run(problem: Gemm, lib: HostLt, seed: int = 0) -> tuple[Any, Any, Any, LtGemm]:
-    arrays = problem.inputs(seed)
-    keep, pointers, views = [], {}, {}
-    for t in problem.tensors():
-        flat = np.full(t.shape[0] * t.ld, np.nan, np.float32).astype(t.dtype.np)
-        view = flat.reshape(t.shape[0], t.ld)[:, : t.shape[1]]
-        if not t.output:
-            view[...] = arrays[t.name]
-        keep.append(flat)
-        views[t.name], pointers[t.name] = view, flat.ctypes.data
-    scalars = {name: float(arrays[name]) for name in problem.epi.scalars}
-    gemm = LtGemm(problem, scalars, lib, workspace=(512, 2**25))
-    gemm.launch(gemm.heuristics(pointers)[0], pointers, 7)
-    reference, scale = problem.reference(arrays, np.arange(problem.m), np.arange(problem.n))
-    return views["d"].astype(np.float64), reference, scale, gemm
+    placed = Placed(problem, seed)
+    gemm = LtGemm(problem, placed.scalars, Lt(lib), workspace=(512, 2**25))
+    gemm.launch(gemm.heuristics(placed.pointers)[0], placed.pointers, 7)
+    return placed.d, *placed.reference(), gemm
 
 
 @settings(max_examples=100, deadline=None)
@@ -158,22 +45,34 @@ def test_it_computes_the_problem(
     assert (np.abs(got - reference) <= bound.accumulation * scale + bound.rounding * np.abs(reference) + 2.0**-24).all()
     assert lib.computes == [COMPUTE_32F_FAST_TF32 if types[0] == "tf32" else COMPUTE_32F]
     gemm.close()
-    assert not lib.alive
+    assert len(lib.alive) == 1  # the handle, which others use too
     gemm.close()
     del gemm  # which gives back nothing twice
 
 
 def test_the_first_16_that_can_be_used_are_asked_for_with_the_workspace_and_fp32_reductions() -> None:
     lib = HostLt(usable=12)
-    gemm = LtGemm(Gemm(8, 8, 8), None, lib, workspace=(512, 2**25))
+    gemm = LtGemm(Gemm(8, 8, 8), None, Lt(lib), workspace=(512, 2**25))
     addresses = {"a": 0x1000, "b": 0x1010, "d": 0x1002}
     found = gemm.heuristics(addresses)
     assert [one.algorithm[0] for one in found] == list(range(12))
     assert lib.preference == {1: 2**25, 3: 3, 5: 16, 6: 256, 7: 2, 8: 2}
     lib.usable = 99
     assert len(gemm.heuristics(addresses)) == REQUESTED
-    small = LtGemm(Gemm(8, 8, 8), None, lib, workspace=(512, 3000))
+    small = LtGemm(Gemm(8, 8, 8), None, Lt(lib), workspace=(512, 3000))
     assert len(small.heuristics(addresses)) == 3  # the others want more workspace
+
+
+def test_a_bias_is_pointed_at_before_the_heuristics_are_asked_and_its_alignment_bounds_that_of_d() -> None:
+    lib = HostLt()
+    gemm = LtGemm(Gemm(8, 8, 8, "bf16", "fp32", epilogue="bias"), None, Lt(lib), workspace=(512, 2**25))
+    addresses = {"a": 0x1000, "b": 0x2000, "d": 0x3000, "bias": 0x4004}
+    gemm.heuristics(addresses, 1, sums_in_fp32=True)
+    assert lib.seen == {3: 1, 4: 0, 7: 4, 8: 0x4004, 26: 0}  # transposed B, N, bias, its address, fp32
+    assert lib.preference == {1: 2**25, 3: 3, 5: 256, 6: 256, 7: 256, 8: 4}
+    half = LtGemm(Gemm(8, 8, 8, "bf16", epilogue="bias"), None, Lt(lib), workspace=(512, 2**25))
+    half.heuristics(addresses, 1, sums_in_fp32=True)
+    assert (lib.seen[26], lib.preference[3]) == (14, 2)  # bf16, in which no parts may be added up
 
 
 def test_the_structure_is_as_large_as_the_librarys() -> None:
@@ -186,14 +85,17 @@ def test_the_structure_is_as_large_as_the_librarys() -> None:
 )
 def test_types_it_does_not_combine_are_refused(problem: Gemm, words: str) -> None:
     with pytest.raises(UnsupportedError, match=words):
-        LtGemm(problem, None, HostLt(), workspace=(512, 1))
+        LtGemm(problem, None, Lt(HostLt()), workspace=(512, 1))
     assert unsupported(Gemm(8, 8, 8)) is None
 
 
 def test_refusals_are_launch_errors() -> None:
-    with pytest.raises(LaunchError, match=r"know no algorithm for gemm 8x8x8"):
+    with pytest.raises(RefusedError, match=r"know no algorithm for gemm 8x8x8"):
         run(Gemm(8, 8, 8), HostLt(algorithms=0))
-    lib = HostLt()
-    lib.cublasLtMatmul = lambda *_: 15  # type: ignore[method-assign]
-    with pytest.raises(LaunchError, match=r"cublasLtMatmul of gemm 8x8x8.*not supported"):
-        run(Gemm(8, 8, 8), lib)
+    with pytest.raises(RefusedError, match=r"cublasLtMatmul of gemm 8x8x8.*not supported"):
+        run(Gemm(8, 8, 8), HostLt(statuses={"matmul": 15}))
+    with pytest.raises(RefusedError, match=r"GetHeuristic of gemm 8x8x8.*invalid value"):
+        run(Gemm(8, 8, 8), HostLt(statuses={"heuristics": 7}))
+    with pytest.raises(LaunchError, match=r"cublasLtMatmul of gemm 8x8x8.*execution failed") as failed:
+        run(Gemm(8, 8, 8), HostLt(statuses={"matmul": 13}))
+    assert not isinstance(failed.value, RefusedError)
