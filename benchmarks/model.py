@@ -45,13 +45,12 @@ from gemmtune.search.results import ResultFile, read_result_file, save
 from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
-    "bf16 models with random weights; a kernel with a bias serves from a ratio of {bias:g} on. Speed: variants in "
-    "turn, {turns} turns of at least {span:g} s each, medians; prefill {prefill} tokens, decoding one token a sequence "
-    "after {cached} cached ones, replayed as a CUDA graph; a training step is forward, backward and AdamW on {batch} x "
-    "{length} bytes. Ratios are plain time / time: above 1 is faster. Training: steps of that size, AdamW's rate "
-    "warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's "
-    "loss to the last ten's, and curves overlay where no two points of plain and pack are further apart than curves "
-    "of different seeds are."
+    "bf16 models with random weights. Speed: variants in turn, {turns} turns of at least {span:g} s each, medians; "
+    "prefill {prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a "
+    "training step is forward, backward and AdamW on {batch} x {length} bytes. Ratios are plain time / time: above 1 "
+    "is faster. Training: steps of that size, AdamW's rate warmed up to {rate:g} over {warmup} steps; loss curves are "
+    "means of ten steps, a fall is from the first step's loss to the last ten's, and curves overlay where no two "
+    "points of plain and pack are further apart than curves of different seeds are."
 )
 BOUND, LEAST, NOISE = 1.25, 1e-3, 0.5
 RATE, WARMUP = 3e-4, 30
@@ -66,7 +65,6 @@ def main() -> None:
     parser.add_argument("--models", default="llama,gpt2")
     parser.add_argument("--record", action="store_true", help="write the shapes; PACK is not read")
     parser.add_argument("--join", metavar="FILE", help="add what FILE has; nothing is measured, and PACK is not read")
-    parser.add_argument("--least-ratio-bias", type=float, default=1.0, help="as of gemmtune.torch.optimize_")
     parser.add_argument("--eager", action="store_true", help="leave out torch.compile")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--steps", type=int, default=300)
@@ -95,7 +93,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         tiny = options.tiny
-        self.pack, self.eager, self.bias_ratio = options.pack, options.eager, options.least_ratio_bias
+        self.pack, self.eager = options.pack, options.eager
         self.steps, self.seeds = options.steps, options.seeds
         self.cuda = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.cuda else "cpu")
@@ -116,7 +114,7 @@ class Bench:
         """The same model twice: plain, and on the pack."""
         plain = self.model(name, seed)
         tuned = copy.deepcopy(plain)
-        gt.optimize_(tuned, self.pack, least_ratio_bias=self.bias_ratio)
+        gt.optimize_(tuned, self.pack)
         return {"plain": plain, "pack": tuned}
 
     def variants(self, name: str) -> dict[str, Any]:
@@ -348,7 +346,7 @@ class Bench:
         """Join ``found`` to the file's summary."""
         text = PROTOCOL.format(
             turns=self.turns, span=self.span, prefill=self.prefill, cached=self.room - 1, batch=self.batch,
-            length=self.length - 1, rate=RATE, warmup=WARMUP, bias=self.bias_ratio,
+            length=self.length - 1, rate=RATE, warmup=WARMUP,
         )  # fmt: skip
         summary = {**found, "estimated": not self.cuda}
         with closing(open_device("cuda:0" if self.cuda else "emulator:h200")) as device:

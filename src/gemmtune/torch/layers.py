@@ -76,7 +76,6 @@ def optimize_(
     *,
     strict: bool = False,
     least_ratio: float = 1.0,
-    least_ratio_bias: float | None = None,
 ) -> Report:
     """Let the ``nn.Linear`` layers of a model use a pack, in place.
 
@@ -86,8 +85,6 @@ def optimize_(
         filter_fn: is given a layer's name and the layer, and says whether it may be swapped.
         strict: raise in the forward pass where the pack cannot serve (CPU, another GPU), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
-        least_ratio_bias: the same of a forward product with a bias, which the baseline adds by a kernel of its own and
-            torch does not; by default ``least_ratio``.
 
     Returns:
         For every linear layer what it does, and why not.
@@ -95,7 +92,7 @@ def optimize_(
     Raises:
         PackError: there is no good pack at the path.
     """
-    key = registry.use(pack, strict=strict, least_ratio=least_ratio, least_ratio_bias=least_ratio_bias)
+    key = registry.use(pack, strict=strict, least_ratio=least_ratio)
     handle = registry.handle_of(key)
     layers: list[LayerReport] = []
     for name, module in model.named_modules():

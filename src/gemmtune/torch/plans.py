@@ -1,8 +1,8 @@
 """What one call does, worked out once for each kind of call: a kernel of the pack, or torch itself.
 
-Torch serves wherever the pack has no winner: its own library fuses a bias, which the pack's baseline does not, so
-nothing here is ever slower than what it replaces for want of a row. The hot path of a tuned shape is :func:`serve`:
-read shapes and addresses, look up, allocate the result, launch; nothing else.
+Torch serves wherever the pack has no winner: it calls the library that the pack's baseline is, with its own memory and
+settings, so nothing here is ever slower than what it replaces for want of a row. The hot path of a tuned shape is
+:func:`serve`: read shapes and addresses, look up, allocate the result, launch; nothing else.
 """
 
 from __future__ import annotations
@@ -258,10 +258,9 @@ def refused(handle: Handle, choice: Choice) -> str:
     """Why the pack's choice is not taken; empty where it is."""
     if choice.kernel is None:
         return choice.why
-    row = choice.row
-    least = handle.least_ratio_bias if row is not None and row.epilogue == "bias" else handle.least_ratio
-    if row is not None and row.ratio is not None and row.ratio < least:
-        return f"the kernel is expected to reach {row.ratio:.3f} x the baseline, less than {least:g}"
+    ratio = None if choice.row is None else choice.row.ratio
+    if ratio is not None and ratio < handle.least_ratio:
+        return f"the kernel is expected to reach {ratio:.3f} x the baseline, less than {handle.least_ratio:g}"
     return ""
 
 

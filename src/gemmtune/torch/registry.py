@@ -21,10 +21,6 @@ MAX_SERVED = 4096
 """Problems remembered a pack, for :func:`gemmtune.torch.served`."""
 
 
-Terms = tuple[bool, float, float]
-"""Strict, and the least ratios without and with a bias: a pack in use on other terms has another key."""
-
-
 class PackWarning(UserWarning):
     """A pack does not serve where one might expect it to; torch does. Given once for each cause."""
 
@@ -38,23 +34,16 @@ class Handle:
         pack: the pack.
         strict: raise where a pack cannot serve, in place of one warning.
         least_ratio: the least expected ratio (baseline time / kernel time) for which a kernel is taken.
-        least_ratio_bias: the same of a product with a bias.
     """
 
     key: str
     pack: Pack
     strict: bool
     least_ratio: float
-    least_ratio_bias: float
     served: dict[str, str] = field(default_factory=dict)
     """Who serves each problem met so far, in words."""
     _causes: set[str] = field(default_factory=set)
     _local: threading.local = field(default_factory=threading.local)
-
-    @property
-    def terms(self) -> Terms:
-        """What the pack was taken into use with."""
-        return self.strict, self.least_ratio, self.least_ratio_bias
 
     def plans(self) -> dict[Any, Any]:
         """The calling thread's plans: a dictionary for each thread needs no lock."""
@@ -84,23 +73,19 @@ class Handle:
 
 
 _HANDLES: dict[str, Handle] = {}
-_paths: dict[tuple[str, Terms], str] = {}
+_paths: dict[tuple[str, bool, float], str] = {}
 """Keys of packs that were named by their path, so that each is read once."""
 _lock = threading.Lock()
 _unknown: set[str] = set()
 
 
-def use(
-    pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0, least_ratio_bias: float | None = None
-) -> str:
+def use(pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0) -> str:
     """Take a pack into use; returns the key by which operators name it.
 
     Args:
         pack: a loaded pack, the path of one (read once), or a key that this function gave.
         strict: raise where the pack cannot serve (CPU tensors, another GPU, a dtype), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
-        least_ratio_bias: the same of a product with a bias, which the baseline adds by a kernel of its own and torch
-            does not; by default ``least_ratio``.
 
     Raises:
         PackError: there is no good pack at the path.
@@ -108,34 +93,32 @@ def use(
     """
     if isinstance(pack, str) and pack in _HANDLES:
         return pack
-    terms = (strict, least_ratio, least_ratio if least_ratio_bias is None else least_ratio_bias)
     for handle in list(_HANDLES.values()):
-        if handle.pack is pack and handle.terms == terms:
+        if handle.pack is pack and (handle.strict, handle.least_ratio) == (strict, least_ratio):
             return handle.key
-    named = None if isinstance(pack, Pack) else (str(pack), terms)
+    named = None if isinstance(pack, Pack) else (str(pack), strict, least_ratio)
     if named is not None and _paths.get(named) in _HANDLES:
         return _paths[named]
-    for name, ratio in (("least_ratio", least_ratio), ("least_ratio_bias", terms[2])):
-        if not 0 < ratio < float("inf"):
-            raise SettingError(f"{name} is {ratio!r}, but must be a positive number, e.g. 1.02.")
+    if not 0 < least_ratio < float("inf"):
+        raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
     loaded = pack if isinstance(pack, Pack) else load_pack(pack)
     digest = hashlib.sha256("\n".join(loaded.problems).encode()).hexdigest()[:16]
-    key = _key_of(loaded, digest, named is not None, terms)
+    key = _key_of(loaded, digest, named is not None, strict, least_ratio)
     if named is not None:
         _paths[named] = key
     return key
 
 
-def _key_of(loaded: Pack, digest: str, by_path: bool, terms: Terms) -> str:
+def _key_of(loaded: Pack, digest: str, by_path: bool, strict: bool, least_ratio: float) -> str:
     """The key of a pack, which is entered where it is new."""
     with _lock:
         for handle in _HANDLES.values():
             same = handle.pack is loaded or (by_path and handle.key.startswith(digest))
-            if same and handle.terms == terms:
+            if same and (handle.strict, handle.least_ratio) == (strict, least_ratio):
                 return handle.key
         count = sum(1 for key in _HANDLES if key.startswith(digest))
         key = digest if not count else f"{digest}-{count + 1}"
-        _HANDLES[key] = Handle(key, loaded, *terms)
+        _HANDLES[key] = Handle(key, loaded, strict, least_ratio)
     return key
 
 

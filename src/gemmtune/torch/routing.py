@@ -29,22 +29,14 @@ class route(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801 - used as a 
         pack: a loaded pack, the path of one, or a key of :func:`gemmtune.torch.use`.
         strict: raise where the pack cannot serve, in place of one warning for each cause.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
-        least_ratio_bias: the same of a product with a bias (:func:`gemmtune.torch.use`); by default ``least_ratio``.
 
     Raises:
         PackError: there is no good pack at the path.
     """
 
-    def __init__(
-        self,
-        pack: Pack | str | Path,
-        *,
-        strict: bool = False,
-        least_ratio: float = 1.0,
-        least_ratio_bias: float | None = None,
-    ) -> None:
+    def __init__(self, pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0) -> None:
         super().__init__()
-        self.key = registry.use(pack, strict=strict, least_ratio=least_ratio, least_ratio_bias=least_ratio_bias)
+        self.key = registry.use(pack, strict=strict, least_ratio=least_ratio)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Route one call."""

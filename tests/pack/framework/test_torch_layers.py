@@ -328,23 +328,6 @@ def test_a_kernel_that_promises_too_little_is_not_taken(host: Any, launches: Any
     assert "1.200 x the baseline, less than 1.3" in next(iter(gt.served(key).values()))
 
 
-def test_a_product_with_a_bias_may_be_held_to_more(
-    host: Any, launches: Any, tuned: Any, model: Any, numbers: Any
-) -> None:
-    layer = model.up  # with a bias
-    gt.optimize_(layer, tuned, least_ratio_bias=1.3)
-    layer(numbers(8, 16, grad=True)).backward(numbers(8, 32))
-    assert [key for kind, key, _ in launches.calls if kind == "kernel"] == [
-        "gemm 8x16x32 fp32 nn", "gemm 32x16x8 fp32 tn",
-    ]  # fmt: skip
-    assert gt.use(tuned, least_ratio_bias=1.0) == gt.use(tuned) != layer.gemmtune_pack
-    with gt.route(tuned, least_ratio_bias=1.1):
-        torch.nn.functional.linear(numbers(8, 16), layer.weight, layer.bias)
-    assert len(launches.calls) == 3
-    with pytest.raises(SettingError, match="least_ratio_bias is 0"):
-        gt.use(tuned, least_ratio_bias=0)
-
-
 def test_an_unknown_key_is_torchs_with_one_warning(numbers: Any) -> None:
     a, weight = numbers(8, 16), numbers(32, 16)
     with pytest.warns(gt.PackWarning, match="No pack is in use under the key 'gone'"):
