@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from gemmtune.db import models as m
 from gemmtune.space.dtypes import DTYPES
@@ -32,7 +31,7 @@ class Filter:
     problem_key: str | None = None
     study_id: int | None = None
 
-    def studies(self, session: Session) -> Select[Any]:
+    def studies(self, connection: Connection) -> Select[Any]:
         """The ids of the studies it admits (the family is a trial's matter).
 
         Raises:
@@ -40,30 +39,30 @@ class Filter:
             ProblemError: a malformed shape.
         """
         conditions: list[ColumnElement[bool]] = []
-        query = select(m.Study.id)
+        query = select(m.study.c.id)
         if self.gpu is not None:
-            conditions.append(m.Study.gpu_id.in_(_gpu_ids(session, self.gpu)))
+            conditions.append(m.study.c.gpu_id.in_(_gpu_ids(connection, self.gpu)))
         if self.shape is not None or self.dtype is not None or self.problem_key is not None:
-            query = query.join(m.Problem, m.Problem.id == m.Study.problem_id)
+            query = query.join(m.problem, m.problem.c.id == m.study.c.problem_id)
         if self.shape is not None:
-            conditions.append(m.Problem.shape == _shape(self.shape))
+            conditions.append(m.problem.c.shape == _shape(self.shape))
         if self.dtype is not None:
-            _check_dtype(session, self.dtype)
-            conditions.append(m.Problem.dtype == self.dtype)
+            _check_dtype(connection, self.dtype)
+            conditions.append(m.problem.c.dtype == self.dtype)
         if self.problem_key is not None:
-            conditions.append(m.Problem.key == self.problem_key)
+            conditions.append(m.problem.c.key == self.problem_key)
         exact: list[tuple[Any, object]] = [
-            (m.Study.kind, self.kind),
-            (m.Study.regime, self.regime),
-            (m.Study.cache, self.cache),
-            (m.Study.id, self.study_id),
+            (m.study.c.kind, self.kind),
+            (m.study.c.regime, self.regime),
+            (m.study.c.cache, self.cache),
+            (m.study.c.id, self.study_id),
         ]
         conditions += [column == value for column, value in exact if value is not None]
         return query.where(*conditions)
 
 
-def _gpu_ids(session: Session, name: str) -> list[int]:
-    rows = session.execute(select(m.Gpu.id, m.Gpu.key, m.Gpu.name, m.Gpu.short)).all()
+def _gpu_ids(connection: Connection, name: str) -> list[int]:
+    rows = connection.execute(select(m.gpu.c.id, m.gpu.c.key, m.gpu.c.name, m.gpu.c.short)).all()
     found = [id_ for id_, key, full, short in rows if name == key or is_called(name, full, short)]
     is_key = "|" in name  # a device key comes from a program: a GPU that no study ran on yet is no mistake
     if not found and not is_key and not any(is_called(name, g.name, g.short) for g in TABLE.values()):
@@ -79,6 +78,7 @@ def _shape(text: str) -> str:
     return shape
 
 
-def _check_dtype(session: Session, name: str) -> None:
-    if name not in DTYPES and session.scalar(select(m.Problem.id).where(m.Problem.dtype == name).limit(1)) is None:
+def _check_dtype(connection: Connection, name: str) -> None:
+    recorded = select(m.problem.c.id).where(m.problem.c.dtype == name).limit(1)
+    if name not in DTYPES and connection.scalar(recorded) is None:
         raise UnknownNameError(f"Unknown dtype {name!r}: choose one of {', '.join(DTYPES)}.")

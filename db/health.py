@@ -69,9 +69,9 @@ def examine_history(url: str | Path | None = None, timeout: float = 2.0) -> Heal
             studies, trials, claimed = (
                 connection.scalar(query) or 0
                 for query in (
-                    select(func.count()).select_from(m.Study),
-                    select(func.count()).select_from(m.Trial).where(m.Trial.state == DONE),
-                    select(func.count()).select_from(m.Trial).where(m.Trial.state != DONE),
+                    select(func.count()).select_from(m.study),
+                    select(func.count()).select_from(m.trial).where(m.trial.c.state == DONE),
+                    select(func.count()).select_from(m.trial).where(m.trial.c.state != DONE),
                 )
             )
         with translated(resolved, timeout):

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.orm import Session
 
 from gemmtune.db import models as m
 from gemmtune.db import queries, ranking, schema, store
 from gemmtune.db.engine import WRITE, open_engine, resolve, translated, where
 from gemmtune.db.filter import Filter
 from gemmtune.db.queries import DONE
+from gemmtune.db.reading import by_id
 from gemmtune.db.records import (
     ExportRecord,
     FailureGroup,
@@ -78,21 +78,17 @@ class History:
         self.close()
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A session on one snapshot of the database, for reading."""
-        with translated(self.url, self.timeout), Session(self._engine, autoflush=False) as session, session.begin():
-            yield session
+    def reading(self) -> Iterator[Connection]:
+        """A connection on one snapshot of the database, for reading."""
+        with translated(self.url, self.timeout), self._engine.begin() as connection:
+            yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """A session in one writing transaction, committed at the end and undone by any exception."""
-        with translated(self.url, self.timeout), Session(self._writer) as session, session.begin():
-            session.connection()  # begin now: a lock is waited for here, and nowhere later
-            yield session
+    def writing(self) -> Iterator[Connection]:
+        """A connection in one writing transaction, committed at the end and undone by any exception.
 
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """A connection in one writing transaction, as :meth:`writing`: for rows that need no objects, and quicker."""
+        A lock is waited for here, at its beginning, and nowhere later.
+        """
         with translated(self.url, self.timeout), self._writer.begin() as connection:
             yield connection
 
@@ -113,36 +109,38 @@ class History:
             ProblemError: the problem's fields are missing or out of range.
             UnknownNameError: its kind is not registered.
         """
-        with self.writing() as session:
+        with self.writing() as connection:
             digest = store.spec_digest(spec)
-            environment = store.add_environment(session, spec.environment)
-            done = select(func.count()).where(m.Trial.study_id == m.Study.id, m.Trial.state == DONE).scalar_subquery()
-            same = select(m.Study).where(m.Study.spec == digest, m.Study.environment_id == environment)
-            study = session.scalar(same.order_by(done.desc(), m.Study.created, m.Study.uuid).limit(1))
-            resumed = study is not None
-            if study is None:
-                older = select(m.Study).where(m.Study.spec == digest)
-                parent = session.scalar(older.order_by(m.Study.created.desc(), m.Study.uuid).limit(1))
-                study = m.Study(
-                    uuid=store.new_uuid(),
-                    parent_uuid=parent.uuid if parent else None,
-                    spec=digest,
-                    problem_id=store.add_problem(session, spec.problem_key, spec.problem_json),
-                    gpu_id=store.add_gpu(session, spec.gpu),
-                    environment_id=environment,
-                    kind=spec.kind,
-                    regime=spec.regime,
-                    cache=spec.cache,
-                    families=list(spec.families),
-                    strategy=spec.strategy,
-                    seed=spec.seed,
+            environment = store.add_environment(connection, spec.environment)
+            known = select(m.study).where(m.study.c.spec == digest).limit(1)
+            done = select(func.count()).where(m.trial.c.study_id == m.study.c.id, m.trial.c.state == DONE)
+            same = known.where(m.study.c.environment_id == environment)
+            same = same.order_by(done.scalar_subquery().desc(), m.study.c.created, m.study.c.uuid)
+            found = connection.execute(same).first()
+            if found is not None:
+                study_id, uuid, parent_uuid = found.id, found.uuid, found.parent_uuid
+            else:
+                parent = connection.execute(known.order_by(m.study.c.created.desc(), m.study.c.uuid)).first()
+                uuid, parent_uuid = store.new_uuid(), parent.uuid if parent else None
+                row = {
+                    "uuid": uuid,
+                    "parent_uuid": parent_uuid,
+                    "spec": digest,
+                    "problem_id": store.add_problem(connection, spec.problem_key, spec.problem_json),
+                    "gpu_id": store.add_gpu(connection, spec.gpu),
+                    "environment_id": environment,
+                    "kind": spec.kind,
+                    "regime": spec.regime,
+                    "cache": spec.cache,
+                    "families": list(spec.families),
+                    "strategy": spec.strategy,
+                    "seed": spec.seed,
                     # Later than its parent, also where the clock was set back: the newest environment counts.
-                    created=max(self.now(), parent.created + store.TICK) if parent else self.now(),
-                )
-                session.add(study)
-                session.flush()
-            parent_id = session.scalar(select(m.Study.id).where(m.Study.uuid == study.parent_uuid))
-            return Study(self, spec, study.id, study.uuid, parent_id, resumed)
+                    "created": max(self.now(), parent.created + store.TICK) if parent else self.now(),
+                }
+                study_id = store.add(connection, m.study, row)
+            parent_id = connection.scalar(select(m.study.c.id).where(m.study.c.uuid == parent_uuid))
+            return Study(self, spec, study_id, uuid, parent_id, resumed=found is not None)
 
     # -------------------------------------------------------------------------------------------------------- queries
 
@@ -151,9 +149,9 @@ class History:
         regime: str | None = None, cache: str | None = None, limit: int | None = 100,
     ) -> list[StudyRecord]:  # fmt: skip
         """Studies, the newest first. ``kind`` is the device kind; the other filters as in :meth:`trials`."""
-        with self.reading() as session:
-            found = queries.studies(session, Filter(gpu, shape, dtype, None, kind, regime, cache), limit)
-            return ranking.with_winners(session, found)
+        with self.reading() as connection:
+            found = queries.studies(connection, Filter(gpu, shape, dtype, None, kind, regime, cache), limit)
+            return ranking.with_winners(connection, found)
 
     def trials(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
@@ -169,8 +167,8 @@ class History:
             ProblemError: a malformed shape.
         """
         wanted = Filter(gpu, shape, dtype, family, kind, regime, cache, study_id=study_id)
-        with self.reading() as session:
-            return queries.trials(session, wanted, outcome, limit)
+        with self.reading() as connection:
+            return queries.trials(connection, wanted, outcome, limit)
 
     def failures(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
@@ -178,44 +176,44 @@ class History:
         limit: int | None = 20,
     ) -> list[FailureGroup]:  # fmt: skip
         """Failed trials by outcome and kind of detail, the most frequent kind first, each with its latest example."""
-        with self.reading() as session:
-            return queries.failures(session, Filter(gpu, shape, dtype, family, kind, regime, cache), outcome, limit)
+        with self.reading() as connection:
+            return queries.failures(connection, Filter(gpu, shape, dtype, family, kind, regime, cache), outcome, limit)
 
     def outcomes(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
         kind: str | None = None, regime: str | None = None, cache: str | None = None,
     ) -> dict[str, int]:  # fmt: skip
         """How many finished trials ended in each way, the most frequent first; filters as in :meth:`trials`."""
-        with self.reading() as session:
-            return queries.outcomes(session, Filter(gpu, shape, dtype, family, kind, regime, cache))
+        with self.reading() as connection:
+            return queries.outcomes(connection, Filter(gpu, shape, dtype, family, kind, regime, cache))
 
     def trial(self, trial_id: int) -> TrialRecord | None:
         """One trial by its id, or None."""
-        with self.reading() as session:
-            return queries.by_id(session, [trial_id]).get(trial_id)
+        with self.reading() as connection:
+            return by_id(connection, [trial_id]).get(trial_id)
 
     def named(self, start: str) -> list[TrialRecord]:
         """Finished trials whose uuid or cubin hash starts with these hex digits, the latest first."""
-        with self.reading() as session:
-            return queries.named(session, start)
+        with self.reading() as connection:
+            return queries.named(connection, start)
 
     def numbered(self, study_id: int, number: int) -> list[TrialRecord]:
         """The finished trials of this number in a study; several only in a history merged from copies of it."""
-        with self.reading() as session:
-            return queries.numbered(session, study_id, number)
+        with self.reading() as connection:
+            return queries.numbered(connection, study_id, number)
 
     def study(self, study_id: int) -> StudyRecord | None:
         """One study by its id, or None."""
-        with self.reading() as session:
-            found = queries.studies(session, Filter(study_id=study_id), None)
-            return next(iter(ranking.with_winners(session, found)), None)
+        with self.reading() as connection:
+            found = queries.studies(connection, Filter(study_id=study_id), None)
+            return next(iter(ranking.with_winners(connection, found)), None)
 
     def find(
         self, problem_key: str, gpu_key: str | None = None, regime: str | None = None, configuration_key: str = ""
     ) -> list[TrialRecord]:
         """Finished trials of one configuration for one problem, the latest first; what ``query why`` asks."""
-        with self.reading() as session:
-            return queries.find(session, Filter(gpu_key, regime=regime, problem_key=problem_key), configuration_key)
+        with self.reading() as connection:
+            return queries.find(connection, Filter(gpu_key, regime=regime, problem_key=problem_key), configuration_key)
 
     def best(
         self, *, gpu: str | None = None, shape: str | None = None, dtype: str | None = None, family: str | None = None,
@@ -228,8 +226,8 @@ class History:
         others, and of those that the interval cannot tell from the quickest the simplest is first. The ``limit``
         rows are shared out evenly among these boards, the most recent first, at least one to each while they last.
         """
-        with self.reading() as session:
-            return ranking.best(session, Filter(gpu, shape, dtype, family, kind, regime, cache), limit)
+        with self.reading() as connection:
+            return ranking.best(connection, Filter(gpu, shape, dtype, family, kind, regime, cache), limit)
 
     def best_kernels(
         self, gpu_key: str | None = None, device_kind: str | None = None, regime: str | None = None, *,
@@ -240,18 +238,18 @@ class History:
         It is the first of :meth:`best` in the newest environment whose leader was measured as a finalist, else in the
         newest environment. ``gpu_key`` may be a short or full name too.
         """
-        with self.reading() as session:
-            return ranking.best_kernels(session, Filter(gpu_key, shape, dtype, family, device_kind, regime, cache))
+        with self.reading() as connection:
+            return ranking.best_kernels(connection, Filter(gpu_key, shape, dtype, family, device_kind, regime, cache))
 
     def verification(self, trial_id: int) -> VerificationData | None:
         """The proof of a trial's kernel with every check it consists of, or None where there is none."""
-        with self.reading() as session:
-            return queries.verification(session, trial_id)
+        with self.reading() as connection:
+            return queries.verification(connection, trial_id)
 
     def measurements(self, trial_id: int) -> list[MeasurementRecord]:
         """Every measurement of a trial with its samples, in the order they were made."""
-        with self.reading() as session:
-            return queries.measurements(session, trial_id)
+        with self.reading() as connection:
+            return queries.measurements(connection, trial_id)
 
     # --------------------------------------------------------------------------------------------------------- packs
 
@@ -261,18 +259,18 @@ class History:
         Raises:
             DatabaseError: a file does not have the hash it is given under.
         """
-        with self.writing() as session:
-            return store.add_export(session, name, manifest_sha256, dict(contents), self.now())
+        with self.writing() as connection:
+            return store.add_export(connection, name, manifest_sha256, dict(contents), self.now())
 
     def exports(self) -> list[ExportRecord]:
         """Exported packs, the latest first."""
-        with self.reading() as session:
-            return queries.exports(session)
+        with self.reading() as connection:
+            return queries.exports(connection)
 
     def cubin(self, sha256: str) -> bytes | None:
         """A cubin (or another file of a pack) that was exported, by its hash; or None."""
-        with self.reading() as session:
-            return session.scalar(select(m.Cubin.data).where(m.Cubin.sha256 == sha256))
+        with self.reading() as connection:
+            return connection.scalar(select(m.cubin.c.data).where(m.cubin.c.sha256 == sha256))
 
     # ------------------------------------------------------------------------------------------------------ transfer
 
@@ -290,8 +288,8 @@ class History:
             raise DatabaseError(f"The file {target} is the history itself: export to another file.")
         from gemmtune.db.transfer import write
 
-        with self.reading() as session:
-            return write(session, target)
+        with self.reading() as connection:
+            return write(connection, target)
 
     def merge(self, path: str | Path) -> MergeReport:
         """Add what another history exported and this one lacks, in one transaction; merging again adds nothing.
@@ -301,5 +299,5 @@ class History:
         """
         from gemmtune.db.merge import merge
 
-        with self.writing() as session:
-            return merge(session, Path(path))
+        with self.writing() as connection:
+            return merge(connection, Path(path))

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, insert, select, update
 
 from gemmtune.db import models as m
 from gemmtune.db.engine import file_error
@@ -27,14 +26,14 @@ _LONGEST = 1 << 28
 """Bytes of the longest line read: a cubin in base64 with room to spare."""
 
 
-def merge(session: Session, path: Path) -> MergeReport:
+def merge(connection: Connection, path: Path) -> MergeReport:
     """Add the rows of ``path`` that the database lacks.
 
     Raises:
         DatabaseError: the file is missing, truncated, altered, of a newer schema or no export. The caller's
             transaction must then be rolled back.
     """
-    merger = _Merger(session, path)
+    merger = _Merger(connection, path)
     try:
         for number, name, row in _read(path):
             merger.take(number, name, row)
@@ -100,8 +99,8 @@ def _malformed(path: Path, number: int, reason: str) -> DatabaseError:
 class _Merger:
     """Takes rows, table after table, and adds in chunks those that the database lacks."""
 
-    def __init__(self, session: Session, path: Path) -> None:
-        self.session = session
+    def __init__(self, connection: Connection, path: Path) -> None:
+        self.connection = connection
         self.path = path
         self.part = next(iter(PARTS.values()))
         self.order = list(PARTS)
@@ -125,7 +124,7 @@ class _Merger:
     def finish(self) -> None:
         """Add the last chunk and bring scores up to date."""
         self._flush()
-        refresh_scores(self.session, sorted(self.rescored))
+        refresh_scores(self.connection, sorted(self.rescored))
 
     def report(self) -> MergeReport:
         """What was added."""
@@ -147,17 +146,17 @@ class _Merger:
             raise ValueError("its digest differs")
         out = {column.key: decode(column, row[column.key]) for column in part.columns}
         for name, key in part.references.items():
-            if row[name] is None and part.model.__table__.columns[key].nullable:
+            if row[name] is None and part.table.c[key].nullable:
                 out[key] = None
             else:
                 out[key] = self.ids[part.parents[key]][row[name]]
-        if part.model is m.Trial:
+        if part.table is m.trial:
             if out["outcome"] is None or out["finished"] is None:
                 raise ValueError("it is not finished")
             out |= {"state": DONE, "final": False}
-        elif part.model is m.Gpu:
+        elif part.table is m.gpu:
             gpu_from_json(out["data"])
-        elif part.model is m.Cubin and hashlib.sha256(out["data"]).hexdigest() != out["sha256"]:
+        elif part.table is m.cubin and hashlib.sha256(out["data"]).hexdigest() != out["sha256"]:
             raise ValueError("its hash differs")
         return out
 
@@ -171,30 +170,29 @@ class _Merger:
         else:
             by_key = {row[part.natural]: row for row in rows}
             known = self._find(part, list(by_key))
-            if part.model is m.Template:
+            if part.table is m.template:
                 self._complete_texts(by_key, known)
             fresh = [row for natural, row in by_key.items() if natural not in known]
         if fresh:
-            self.session.execute(insert(part.model), fresh)
+            self.connection.execute(insert(part.table), fresh)
         if part.natural is not None:
             added = self._find(part, [row[part.natural] for row in fresh])
             self.ids[part.name] |= known | added
             self.added[part.name] |= set(added.values())
-        if part.model is m.Trial:
+        if part.table is m.trial:
             self.rescored |= set(added.values())
-        elif part.model is m.Measurement:
+        elif part.table is m.measurement:
             self.rescored |= {row["trial_id"] for row in fresh}
 
     def _find(self, part: Part, naturals: list[str]) -> dict[str, int]:
         if not naturals:
             return {}
-        columns = part.model.__table__.columns
-        natural = columns[part.natural or ""]
-        found = self.session.execute(select(natural, columns["id"]).where(natural.in_(naturals)))
+        natural = part.table.c[part.natural or ""]
+        found = self.connection.execute(select(natural, part.table.c.id).where(natural.in_(naturals)))
         return {key: id_ for key, id_ in found}  # noqa: C416 - a Row is no tuple to dict's type
 
     def _complete_texts(self, rows: dict[str, dict[str, Any]], known: dict[str, int]) -> None:
         """A template stored without its text gets it from a history that has it."""
         for natural, id_ in known.items():
-            missing = (m.Template.id == id_, m.Template.text == "")
-            self.session.execute(update(m.Template).where(*missing).values(text=rows[natural]["text"]))
+            missing = (m.template.c.id == id_, m.template.c.text == "")
+            self.connection.execute(update(m.template).where(*missing).values(text=rows[natural]["text"]))

@@ -5,28 +5,34 @@ their content; what happened (a study, a trial, a measurement, an export) has a 
 in every database, which is what makes merging two histories a union of sets. Integer ids are local.
 
 Moments are seconds since the epoch (UTC), times are microseconds, sizes are bytes.
+
+These are tables of SQLAlchemy's Core, whose columns are under ``c``: ``trial.c.outcome``. Its ORM takes longer to
+import than most queries to run.
 """
 
 from __future__ import annotations
 
 import zlib
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
+    Column,
     Dialect,
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     String,
+    Table,
     Text,
     TypeDecorator,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 @lru_cache(maxsize=64)
@@ -54,232 +60,230 @@ class Deflated(TypeDecorator[str]):
 
 
 # Lengths serve servers that cannot index unlimited text; SQLite ignores them.
-Word = Annotated[str, mapped_column(String(64))]
-Name = Annotated[str, mapped_column(String(255))]
-Key = Annotated[str, mapped_column(String(700))]
-Uuid = Annotated[str, mapped_column(String(32), unique=True)]
-Digest = Annotated[str, mapped_column(String(64), unique=True)]
-Id = Annotated[int, mapped_column(primary_key=True)]
+UUID, WORD, NAME, KEY = String(32), String(64), String(255), String(700)
 
-
-class Base(DeclarativeBase):
-    """Constraints are named by rule, so that migrations can name them on every server."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map: ClassVar = {
-        str: Text,
-        float: Double,
-        bytes: LargeBinary,
-        dict[str, Any]: JSON,
-        list[str]: JSON,
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
     }
+)
+"""Constraints are named by rule, so that migrations can name them on every server."""
 
 
-class Gpu(Base):
-    """A GPU: its device key, names, and every limit as JSON."""
-
-    __tablename__ = "gpu"
-    id: Mapped[Id]
-    digest: Mapped[Digest]
-    key: Mapped[Name] = mapped_column(index=True)
-    name: Mapped[Name]
-    short: Mapped[Word]
-    data: Mapped[dict[str, Any]]
+def _filled(name: str, kind: Any, **options: Any) -> Column[Any]:
+    """A column that every row fills; one that a row may leave null is a plain ``Column``."""
+    return Column(name, kind, nullable=False, **options)
 
 
-class Environment(Base):
-    """The versions that make numbers comparable."""
-
-    __tablename__ = "environment"
-    id: Mapped[Id]
-    digest: Mapped[Digest]
-    data: Mapped[dict[str, Any]]
+def _id() -> Column[Any]:
+    return Column("id", Integer, primary_key=True)
 
 
-class Problem(Base):
-    """A problem of any kind. ``shape`` is the axes' sizes in their order, joined by x."""
-
-    __tablename__ = "problem"
-    id: Mapped[Id]
-    digest: Mapped[Digest]
-    kind: Mapped[Word]
-    key: Mapped[Name] = mapped_column(index=True)
-    shape: Mapped[Name] = mapped_column(index=True)
-    dtype: Mapped[Word]
-    axes: Mapped[dict[str, Any]]
-    data: Mapped[dict[str, Any]]
+def _parent(table: str, **options: Any) -> Column[Any]:
+    """The id of a row of ``table``; every row has one unless it is told to be ``nullable``."""
+    return Column(f"{table}_id", ForeignKey(f"{table}.id"), **{"nullable": False, **options})
 
 
-class Study(Base):
-    """A search for one problem on one device in one regime.
+gpu = Table(
+    "gpu",
+    metadata,
+    _id(),
+    _filled("digest", WORD, unique=True),
+    _filled("key", NAME, index=True),
+    _filled("name", NAME),
+    _filled("short", WORD),
+    _filled("data", JSON),
+)
+"""A GPU: its device key, names, and every limit as JSON."""
 
-    ``spec`` is the digest of everything in the spec but the environment. The parent is named by uuid, since a merged
-    history may lack it.
-    """
+environment = Table(
+    "environment",
+    metadata,
+    _id(),
+    _filled("digest", WORD, unique=True),
+    _filled("data", JSON),
+)
+"""The versions that make numbers comparable."""
 
-    __tablename__ = "study"
-    __table_args__ = (Index(None, "spec", "environment_id"),)
-    id: Mapped[Id]
-    uuid: Mapped[Uuid]
-    parent_uuid: Mapped[str | None] = mapped_column(String(32))
-    spec: Mapped[Word]
-    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
-    gpu_id: Mapped[int] = mapped_column(ForeignKey("gpu.id"), index=True)
-    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
-    kind: Mapped[Word]
-    regime: Mapped[Word]
-    cache: Mapped[Word]
-    families: Mapped[list[str]]
-    strategy: Mapped[Word]
-    seed: Mapped[int] = mapped_column(BigInteger)
-    created: Mapped[float]
+problem = Table(
+    "problem",
+    metadata,
+    _id(),
+    _filled("digest", WORD, unique=True),
+    _filled("kind", WORD),
+    _filled("key", NAME, index=True),
+    _filled("shape", NAME, index=True),
+    _filled("dtype", WORD),
+    _filled("axes", JSON),
+    _filled("data", JSON),
+)
+"""A problem of any kind. ``shape`` is the axes' sizes in their order, joined by x."""
 
+study = Table(
+    "study",
+    metadata,
+    _id(),
+    _filled("uuid", UUID, unique=True),
+    Column("parent_uuid", UUID),
+    _filled("spec", WORD),
+    _parent("problem", index=True),
+    _parent("gpu", index=True),
+    _parent("environment"),
+    _filled("kind", WORD),
+    _filled("regime", WORD),
+    _filled("cache", WORD),
+    _filled("families", JSON),
+    _filled("strategy", WORD),
+    _filled("seed", BigInteger),
+    _filled("created", Double),
+    Index(None, "spec", "environment_id"),
+)
+"""A search for one problem on one device in one regime.
 
-class Template(Base):
-    """The text of a kernel template with all it includes, once."""
+``spec`` is the digest of everything in the spec but the environment. The parent is named by uuid, since a merged
+history may lack it.
+"""
 
-    __tablename__ = "template"
-    id: Mapped[Id]
-    hash: Mapped[Digest]
-    text: Mapped[str]
+template = Table(
+    "template",
+    metadata,
+    _id(),
+    _filled("hash", WORD, unique=True),
+    _filled("text", Text),
+)
+"""The text of a kernel template with all it includes, once."""
 
+kernel = Table(
+    "kernel",
+    metadata,
+    _id(),
+    _filled("digest", WORD, unique=True),
+    _parent("template"),
+    _filled("configuration", Text),
+    _filled("cubin_sha256", WORD, index=True),
+    _filled("arch", WORD),
+    _filled("nvrtc", WORD),
+    _filled("source", Deflated),
+    _filled("recipe", JSON),
+    Column("registers", Integer),
+    Column("spill_bytes", Integer),
+    Column("stack_bytes", Integer),
+    Column("shared_bytes", Integer),
+)
+"""A compiled configuration. ``source`` is its text; the cubin lives in the cache under its hash."""
 
-class Kernel(Base):
-    """A compiled configuration. ``source`` is its text; the cubin lives in the cache under its hash."""
+trial = Table(
+    "trial",
+    metadata,
+    _id(),
+    _filled("uuid", UUID, unique=True),
+    _parent("study"),
+    _parent("kernel", nullable=True),
+    _filled("number", Integer),
+    _filled("state", WORD),
+    _filled("family", WORD),
+    _filled("configuration", Text),
+    _filled("configuration_key", KEY),
+    Column("outcome", WORD),
+    _filled("detail", Text),
+    _filled("pattern", NAME),
+    _filled("seconds", JSON),
+    _filled("started", Double),
+    Column("finished", Double),
+    Column("score", Double),
+    _filled("final", Boolean),
+    Column("owner_host", NAME),
+    Column("owner_pid", Integer),
+    Column("owner_token", NAME),
+    Index(None, "study_id", "number", "state", "family"),
+    Index(None, "study_id", "configuration_key"),
+    Index(None, "study_id", "outcome", "number"),
+    Index(None, "study_id", "final", "score", "family"),
+    Index(None, "outcome", "pattern", "family", "study_id"),
+)
+"""One configuration tried. ``claimed`` by an owner while it runs, then ``done`` for ever.
 
-    __tablename__ = "kernel"
-    id: Mapped[Id]
-    digest: Mapped[Digest]
-    template_id: Mapped[int] = mapped_column(ForeignKey("template.id"))
-    configuration: Mapped[str]
-    cubin_sha256: Mapped[Word] = mapped_column(index=True)
-    arch: Mapped[Word]
-    nvrtc: Mapped[Word]
-    source: Mapped[str] = mapped_column(Deflated)
-    recipe: Mapped[dict[str, Any]]
-    registers: Mapped[int | None]
-    spill_bytes: Mapped[int | None]
-    stack_bytes: Mapped[int | None]
-    shared_bytes: Mapped[int | None]
+``score`` and ``final`` follow from the measurements (:func:`gemmtune.db.store.refresh_scores`): a smaller score is
+better, null where a trial does not rank. ``pattern`` is the detail with its numbers blanked, to count failures of a
+kind.
+A study's numbers and configurations are unique among the trials of one database, which claiming sees to; copies
+of a study that went on apart may meet in a merge, and then both their trials are kept.
+"""
 
+verification = Table(
+    "verification",
+    metadata,
+    _parent("trial", primary_key=True),
+    _filled("passed", Boolean),
+    _filled("rel_error", Double),
+    _filled("error_bound", Double),
+    _filled("excess", Double),
+    _filled("coverage", Double),
+    _filled("checks", JSON),
+    _filled("detail", Text),
+)
+"""The proof of a trial's kernel."""
 
-class Trial(Base):
-    """One configuration tried. ``claimed`` by an owner while it runs, then ``done`` for ever.
+measurement = Table(
+    "measurement",
+    metadata,
+    _id(),
+    _filled("uuid", UUID, unique=True),
+    _parent("trial"),
+    _filled("final", Boolean),
+    _filled("estimated", Boolean),
+    _filled("us", Double),
+    _filled("us_low", Double),
+    _filled("us_high", Double),
+    Column("ratio", Double),
+    Column("ratio_low", Double),
+    Column("ratio_high", Double),
+    Column("clock_mhz", Double),
+    _filled("throttle", Text),
+    _filled("counters", JSON),
+    _filled("samples", LargeBinary),
+    _filled("measured", Double),
+    Index(None, "trial_id", "final", "measured"),
+)
+"""A measurement of a trial's kernel; never changed, a better one is a new row. Samples: little-endian float32."""
 
-    ``score`` and ``final`` follow from the measurements (:func:`gemmtune.db.store.refresh_scores`): a smaller score is
-    better, null where a trial does not rank. ``pattern`` is the detail with its numbers blanked, to count failures of a
-    kind.
-    A study's numbers and configurations are unique among the trials of one database, which claiming sees to; copies
-    of a study that went on apart may meet in a merge, and then both their trials are kept.
-    """
+baseline = Table(
+    "baseline",
+    metadata,
+    _parent("measurement", primary_key=True),
+    _filled("name", WORD),
+    _filled("us", Double),
+    _filled("samples", LargeBinary),
+)
+"""What was timed interleaved with a measurement. Samples as there."""
 
-    __tablename__ = "trial"
-    __table_args__ = (
-        Index(None, "study_id", "number", "state", "family"),
-        Index(None, "study_id", "configuration_key"),
-        Index(None, "study_id", "outcome", "number"),
-        Index(None, "study_id", "final", "score", "family"),
-        Index(None, "outcome", "pattern", "family", "study_id"),
-    )
-    id: Mapped[Id]
-    uuid: Mapped[Uuid]
-    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
-    kernel_id: Mapped[int | None] = mapped_column(ForeignKey("kernel.id"))
-    number: Mapped[int]
-    state: Mapped[Word]
-    family: Mapped[Word]
-    configuration: Mapped[str]
-    configuration_key: Mapped[Key]
-    outcome: Mapped[Word | None]
-    detail: Mapped[str]
-    pattern: Mapped[Name]
-    seconds: Mapped[dict[str, Any]]
-    started: Mapped[float]
-    finished: Mapped[float | None]
-    score: Mapped[float | None]
-    final: Mapped[bool]
-    owner_host: Mapped[Name | None]
-    owner_pid: Mapped[int | None]
-    owner_token: Mapped[Name | None]
+cubin = Table(
+    "cubin",
+    metadata,
+    _id(),
+    _filled("sha256", WORD, unique=True),
+    _filled("data", LargeBinary),
+)
+"""A file that went into an exported pack: a cubin, or what lies beside it there."""
 
+export = Table(
+    "export",
+    metadata,
+    _id(),
+    _filled("uuid", UUID, unique=True),
+    _filled("name", NAME),
+    _filled("manifest_sha256", WORD),
+    _filled("created", Double),
+)
+"""A pack that was exported."""
 
-class Verification(Base):
-    """The proof of a trial's kernel."""
-
-    __tablename__ = "verification"
-    trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"), primary_key=True)
-    passed: Mapped[bool]
-    rel_error: Mapped[float]
-    error_bound: Mapped[float]
-    excess: Mapped[float]
-    coverage: Mapped[float]
-    checks: Mapped[list[str]]
-    detail: Mapped[str]
-
-
-class Measurement(Base):
-    """A measurement of a trial's kernel; never changed, a better one is a new row. Samples: little-endian float32."""
-
-    __tablename__ = "measurement"
-    __table_args__ = (Index(None, "trial_id", "final", "measured"),)
-    id: Mapped[Id]
-    uuid: Mapped[Uuid]
-    trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"))
-    final: Mapped[bool]
-    estimated: Mapped[bool]
-    us: Mapped[float]
-    us_low: Mapped[float]
-    us_high: Mapped[float]
-    ratio: Mapped[float | None]
-    ratio_low: Mapped[float | None]
-    ratio_high: Mapped[float | None]
-    clock_mhz: Mapped[float | None]
-    throttle: Mapped[str]
-    counters: Mapped[dict[str, Any]]
-    samples: Mapped[bytes]
-    measured: Mapped[float]
-
-
-class Baseline(Base):
-    """What was timed interleaved with a measurement. Samples as there."""
-
-    __tablename__ = "baseline"
-    measurement_id: Mapped[int] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
-    name: Mapped[Word]
-    us: Mapped[float]
-    samples: Mapped[bytes]
-
-
-class Cubin(Base):
-    """A file that went into an exported pack: a cubin, or what lies beside it there."""
-
-    __tablename__ = "cubin"
-    id: Mapped[Id]
-    sha256: Mapped[Digest]
-    data: Mapped[bytes]
-
-
-class Export(Base):
-    """A pack that was exported."""
-
-    __tablename__ = "export"
-    id: Mapped[Id]
-    uuid: Mapped[Uuid]
-    name: Mapped[Name]
-    manifest_sha256: Mapped[Word]
-    created: Mapped[float]
-
-
-class ExportCubin(Base):
-    """Which files an exported pack holds."""
-
-    __tablename__ = "export_cubin"
-    export_id: Mapped[int] = mapped_column(ForeignKey("export.id"), primary_key=True)
-    cubin_id: Mapped[int] = mapped_column(ForeignKey("cubin.id"), primary_key=True)
+export_cubin = Table(
+    "export_cubin",
+    metadata,
+    _parent("export", primary_key=True),
+    _parent("cubin", primary_key=True),
+)
+"""Which files an exported pack holds."""

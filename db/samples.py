@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from gemmtune.db import models as m
 from gemmtune.db.filter import Filter
@@ -38,34 +37,34 @@ def samples(history: History, wanted: Filter, limit: int) -> list[Sample]:
         UnknownNameError: a GPU or dtype that neither the history nor gemmtune knows.
         ProblemError: a malformed shape.
     """
-    with history.reading() as session:
-        studies = session.scalars(wanted.studies(session).order_by(m.Study.id.desc())).all()
+    with history.reading() as connection:
+        studies = connection.scalars(wanted.studies(connection).order_by(m.study.c.id.desc())).all()
         out: list[Sample] = []
         for start in range(0, len(studies), TOGETHER):
-            for study, count in _counts(session, wanted, studies[start : start + TOGETHER]).items():
+            for study, count in _counts(connection, wanted, studies[start : start + TOGETHER]).items():
                 if len(out) >= limit:
                     return out
-                out += _of_study(session, wanted, study, every=-(-count // limit))
+                out += _of_study(connection, wanted, study, every=-(-count // limit))
         return out
 
 
-def _counts(session: Session, wanted: Filter, studies: Sequence[int]) -> dict[int, int]:
+def _counts(connection: Connection, wanted: Filter, studies: Sequence[int]) -> dict[int, int]:
     """How many samples each of these studies has, in their order; those without any are left out."""
-    query = select(m.Trial.study_id, func.count()).where(*_scored(wanted, m.Trial.study_id.in_(studies)))
-    found = {int(study): int(count) for study, count in session.execute(query.group_by(m.Trial.study_id))}
+    query = select(m.trial.c.study_id, func.count()).where(*_scored(wanted, m.trial.c.study_id.in_(studies)))
+    found = {int(study): int(count) for study, count in connection.execute(query.group_by(m.trial.c.study_id))}
     return {study: found[study] for study in studies if study in found}
 
 
-def _of_study(session: Session, wanted: Filter, study: int, every: int) -> list[Sample]:
-    number = func.row_number().over(order_by=m.Trial.score).label("number")
-    ranked = select(m.Trial.id, number).where(*_scored(wanted, m.Trial.study_id == study)).subquery()
+def _of_study(connection: Connection, wanted: Filter, study: int, every: int) -> list[Sample]:
+    number = func.row_number().over(order_by=m.trial.c.score).label("number")
+    ranked = select(m.trial.c.id, number).where(*_scored(wanted, m.trial.c.study_id == study)).subquery()
     chosen = select(ranked.c.id).where((ranked.c.number - 1) % every == 0)
-    query = select(m.Trial.family, m.Trial.configuration, m.Trial.score).where(m.Trial.id.in_(chosen))
-    rows = session.execute(query.order_by(m.Trial.id))
+    query = select(m.trial.c.family, m.trial.c.configuration, m.trial.c.score).where(m.trial.c.id.in_(chosen))
+    rows = connection.execute(query.order_by(m.trial.c.id))
     return [Sample(study, family, text, score) for family, text, score in rows if score is not None]
 
 
 def _scored(wanted: Filter, of_study: ColumnElement[bool]) -> list[ColumnElement[bool]]:
     # In each half of the index (others, finalists) the scored trials of a study stand together, by score.
-    conditions = [of_study, m.Trial.final.in_((False, True)), m.Trial.score.is_not(None)]
-    return conditions if wanted.family is None else [*conditions, m.Trial.family == wanted.family]
+    conditions = [of_study, m.trial.c.final.in_((False, True)), m.trial.c.score.is_not(None)]
+    return conditions if wanted.family is None else [*conditions, m.trial.c.family == wanted.family]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, inspect, text
 
 from gemmtune.db.engine import WRITE, driver_connection, where
-from gemmtune.db.models import Base
+from gemmtune.db.models import metadata
 from gemmtune.db.patience import Patience
 from gemmtune.space.errors import DatabaseError
 
@@ -68,7 +68,7 @@ def _migrate(connection: Connection, version: str | None) -> None:
     place = where(connection.engine.url)
     settings = config(connection)
     if version is None:
-        foreign = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
+        foreign = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
         if foreign:
             raise DatabaseError(
                 f"The database {place} is not a gemmtune history, but has tables of the same names "

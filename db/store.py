@@ -10,7 +10,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -27,7 +27,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.orm import Session
 
 from gemmtune.db import models as m
 from gemmtune.db.records import CORRECT, Described, KernelData, MeasurementData, StudySpec, VerificationData
@@ -37,24 +36,15 @@ from gemmtune.space.problem import problem_from_json, shape_of
 
 TICK = 1e-6
 """Seconds between moments that must not be equal; a float of seconds since the epoch resolves a quarter of it."""
-_Describing = m.Gpu | m.Environment | m.Problem | m.Kernel
-
-
-def table(model: type[m.Base]) -> Table:
-    """The table of a model, for statements that need no objects of it."""
-    return cast(Table, model.__table__)
-
 
 # What every trial writes is built once: making a statement costs more than running it.
-_TEMPLATE, _MEASUREMENT = table(m.Template), table(m.Measurement)
-_FIND_TEMPLATE = select(_TEMPLATE.c.id, _TEMPLATE.c.text == "").where(_TEMPLATE.c.hash == bindparam("hash"))
+_FIND_TEMPLATE = select(m.template.c.id, m.template.c.text == "").where(m.template.c.hash == bindparam("hash"))
 _FIND_DESCRIBED = {
-    model: select(table(model).c.id).where(table(model).c.digest == bindparam("digest"))
-    for model in (m.Gpu, m.Environment, m.Problem, m.Kernel)
+    table: select(table.c.id).where(table.c.digest == bindparam("digest"))
+    for table in (m.gpu, m.environment, m.problem, m.kernel)
 }
-_INSERT = {into: insert(into) for into in (_TEMPLATE, _MEASUREMENT, *(table(model) for model in _FIND_DESCRIBED))}
-_ADD_KERNEL = sqlite.insert(table(m.Kernel)).on_conflict_do_nothing(index_elements=["digest"])
-_ADD_VERIFICATION, _ADD_BASELINE = insert(table(m.Verification)), insert(table(m.Baseline))
+_INSERT = {table: insert(table) for table in m.metadata.tables.values()}
+_ADD_KERNEL = sqlite.insert(m.kernel).on_conflict_do_nothing(index_elements=["digest"])
 
 
 def new_uuid() -> str:
@@ -118,17 +108,17 @@ def spec_digest(spec: StudySpec) -> str:
     )
 
 
-def add_gpu(session: Session, gpu: Gpu) -> int:
+def add_gpu(connection: Connection, gpu: Gpu) -> int:
     """The id of this GPU's row."""
-    return _intern(session, m.Gpu, {"key": gpu.key, "name": gpu.name, "short": gpu.short, "data": gpu_to_json(gpu)})
+    return _intern(connection, m.gpu, {"key": gpu.key, "name": gpu.name, "short": gpu.short, "data": gpu_to_json(gpu)})
 
 
-def add_environment(session: Session, environment: Mapping[str, str]) -> int:
+def add_environment(connection: Connection, environment: Mapping[str, str]) -> int:
     """The id of this environment's row."""
-    return _intern(session, m.Environment, {"data": plain(environment)})
+    return _intern(connection, m.environment, {"data": plain(environment)})
 
 
-def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
+def add_problem(connection: Connection, key: str, problem: Mapping[str, Any]) -> int:
     """The id of this problem's row.
 
     Raises:
@@ -147,7 +137,7 @@ def add_problem(session: Session, key: str, problem: Mapping[str, Any]) -> int:
         "axes": axes,
         "data": data,
     }
-    return _intern(session, m.Problem, content)
+    return _intern(connection, m.problem, content)
 
 
 def add_kernel(connection: Connection, kernel: KernelData, configuration: str, known: dict[str, int]) -> int:
@@ -164,7 +154,7 @@ def add_kernel(connection: Connection, kernel: KernelData, configuration: str, k
         result = connection.execute(_ADD_KERNEL, {"digest": key, **columns})
         if result.rowcount:
             return _new_id(result)
-    return _interned(connection, m.Kernel, key, columns)
+    return _interned(connection, m.kernel, key, columns)
 
 
 def describe(kernel: KernelData, configuration: str) -> Described:
@@ -195,12 +185,12 @@ def describe(kernel: KernelData, configuration: str) -> Described:
 def _template(connection: Connection, kernel: KernelData, known: dict[str, int]) -> int:
     found = connection.execute(_FIND_TEMPLATE, {"hash": kernel.template_hash}).first()
     if found is None:
-        return _inserted(connection, _TEMPLATE, {"hash": kernel.template_hash, "text": kernel.template_text})
+        return add(connection, m.template, {"hash": kernel.template_hash, "text": kernel.template_text})
     template_id, lacks_text = int(found[0]), found[1]
     if not lacks_text:
         known[kernel.template_hash] = template_id
     elif kernel.template_text:
-        complete = update(_TEMPLATE).where(_TEMPLATE.c.id == template_id).values(text=kernel.template_text)
+        complete = update(m.template).where(m.template.c.id == template_id).values(text=kernel.template_text)
         connection.execute(complete)
     return template_id
 
@@ -217,7 +207,7 @@ def add_verification(connection: Connection, trial_id: int, data: VerificationDa
         "checks": list(data.checks),
         "detail": data.detail,
     }
-    connection.execute(_ADD_VERIFICATION, row)
+    connection.execute(_INSERT[m.verification], row)
 
 
 def add_measurement(
@@ -241,63 +231,58 @@ def add_measurement(
         "samples": pack_samples(data.samples),
         "measured": measured,
     }
-    measurement_id = _inserted(connection, _MEASUREMENT, row)
+    measurement_id = add(connection, m.measurement, row)
     if data.baseline_us is not None:
         samples = pack_samples(data.baseline_samples)
         baseline = {"name": data.baseline_name, "us": float(data.baseline_us), "samples": samples}
-        connection.execute(_ADD_BASELINE, {"measurement_id": measurement_id, **baseline})
+        connection.execute(_INSERT[m.baseline], {"measurement_id": measurement_id, **baseline})
 
 
-def add_export(session: Session, name: str, manifest: str, cubins: Mapping[str, bytes], now: float) -> str:
+def add_export(connection: Connection, name: str, manifest: str, cubins: Mapping[str, bytes], now: float) -> str:
     """Store an exported pack; its uuid.
 
     Raises:
         DatabaseError: a cubin does not have the hash it is given under.
     """
-    row = m.Export(uuid=new_uuid(), name=name, manifest_sha256=manifest, created=now)
-    session.add(row)
-    session.flush()
+    uuid = new_uuid()
+    row = {"uuid": uuid, "name": name, "manifest_sha256": manifest, "created": now}
+    export_id = add(connection, m.export, row)
     for sha256, data in cubins.items():
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DatabaseError(f"The cubin {sha256} of pack {name} has another hash: compile it again.")
-        cubin_id = session.scalar(select(m.Cubin.id).where(m.Cubin.sha256 == sha256))
+        cubin_id = connection.scalar(select(m.cubin.c.id).where(m.cubin.c.sha256 == sha256))
         if cubin_id is None:
-            cubin = m.Cubin(sha256=sha256, data=data)
-            session.add(cubin)
-            session.flush()
-            cubin_id = cubin.id
-        session.add(m.ExportCubin(export_id=row.id, cubin_id=cubin_id))
-    return row.uuid
+            cubin_id = add(connection, m.cubin, {"sha256": sha256, "data": data})
+        connection.execute(_INSERT[m.export_cubin], {"export_id": export_id, "cubin_id": cubin_id})
+    return uuid
 
 
-def refresh_scores(connection: Session | Connection, trial_ids: Iterable[int]) -> None:
+def refresh_scores(connection: Connection, trial_ids: Iterable[int]) -> None:
     """Bring ``score`` and ``final`` of these trials up to date with their measurements.
 
     The latest final measurement counts, else the latest of all. The score is that of
     :attr:`gemmtune.db.records.Timing.score`. Only correct trials have one.
     """
-    if isinstance(connection, Session):
-        connection.flush()
     wanted = list(trial_ids)
     for start in range(0, len(wanted), 500):
         connection.execute(_REFRESH, {"trials": wanted[start : start + 500]})
 
 
 def _refreshing() -> Update:
-    trial, measurement = table(m.Trial).c, _MEASUREMENT.c
+    trial, measurement = m.trial.c, m.measurement.c
     counts = (
         select()
         .where(measurement.trial_id == trial.id)
         .order_by(measurement.final.desc(), measurement.measured.desc(), measurement.uuid.desc())
         .limit(1)
-        .correlate(table(m.Trial))
+        .correlate(m.trial)
     )
     score = case((measurement.ratio.is_not(None), -measurement.ratio), else_=measurement.us)
     values = {
         "score": case((trial.outcome == CORRECT, counts.add_columns(score).scalar_subquery()), else_=null()),
         "final": func.coalesce(counts.add_columns(measurement.final).scalar_subquery(), false()),
     }
-    return update(table(m.Trial)).where(trial.id.in_(bindparam("trials", expanding=True))).values(values)
+    return update(m.trial).where(trial.id.in_(bindparam("trials", expanding=True))).values(values)
 
 
 _REFRESH = _refreshing()
@@ -309,22 +294,22 @@ def failure_pattern(detail: str) -> str:
     return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", line)[:200]
 
 
-def _intern(connection: Session | Connection, model: type[_Describing], content: Mapping[str, Any]) -> int:
+def add(connection: Connection, table: Table, row: Mapping[str, Any]) -> int:
+    """Insert a row; its id."""
+    return _new_id(connection.execute(_INSERT[table], row))
+
+
+def _intern(connection: Connection, table: Table, content: Mapping[str, Any]) -> int:
     """The id of the row with this content."""
-    return _interned(connection, model, digest(content), content)
+    return _interned(connection, table, digest(content), content)
 
 
-def _interned(connection: Session | Connection, model: type[_Describing], key: str, columns: Mapping[str, Any]) -> int:
+def _interned(connection: Connection, table: Table, key: str, columns: Mapping[str, Any]) -> int:
     """The id of the row with this digest, which is added with these columns where it is not there."""
-    found = connection.execute(_FIND_DESCRIBED[model], {"digest": key}).scalar()
+    found = connection.execute(_FIND_DESCRIBED[table], {"digest": key}).scalar()
     if found is not None:
         return int(found)
-    return _inserted(connection, table(model), {"digest": key, **columns})
-
-
-def _inserted(connection: Session | Connection, into: Table, row: Mapping[str, Any]) -> int:
-    """Insert a row; its id."""
-    return _new_id(cast("CursorResult[Any]", connection.execute(_INSERT[into], row)))
+    return add(connection, table, {"digest": key, **columns})
 
 
 def _new_id(result: CursorResult[Any]) -> int:

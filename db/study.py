@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, or_, select, update
 
 from gemmtune.db import models as m
-from gemmtune.db import queries, store
+from gemmtune.db import store
 from gemmtune.db.owner import Owner, this_process
 from gemmtune.db.queries import CLAIMED, DONE
+from gemmtune.db.reading import records
 from gemmtune.db.records import CORRECT, MeasurementData, StudySpec, TrialRecord, TrialResult, score
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import DatabaseError
@@ -19,10 +20,9 @@ from gemmtune.space.errors import DatabaseError
 if TYPE_CHECKING:
     from gemmtune.db.history import History
 
-_TRIAL = store.table(m.Trial)
-_trial = _TRIAL.c
+_trial = m.trial.c
 # What every trial writes is built once: making a statement costs more than running it.
-_STUDY_ROW = select(m.Study.id).where(m.Study.id == bindparam("study")).with_for_update()
+_STUDY_ROW = select(m.study.c.id).where(m.study.c.id == bindparam("study")).with_for_update()
 _HELD = (_trial.id, _trial.started, _trial.owner_host, _trial.owner_pid, _trial.owner_token)
 _TAKEN = select(*_HELD, _trial.number, _trial.state, _trial.configuration).where(
     _trial.study_id == bindparam("study"),
@@ -35,9 +35,8 @@ _CLAIMS = select(*_HELD).where(_trial.study_id == bindparam("study"), _trial.sta
 _ONE = select(_trial.configuration, _trial.started).where(
     _trial.id == bindparam("trial"), _trial.study_id == bindparam("study"), _trial.state == bindparam("state")
 )
-_LAST_MEASURED = select(func.max(m.Measurement.measured)).where(m.Measurement.trial_id == bindparam("trial"))
-_CLAIM = insert(_TRIAL)
-_FINISH = update(_TRIAL).where(
+_LAST_MEASURED = select(func.max(m.measurement.c.measured)).where(m.measurement.c.trial_id == bindparam("trial"))
+_FINISH = update(m.trial).where(
     _trial.id == bindparam("trial"), _trial.study_id == bindparam("study"), _trial.state == bindparam("claimed")
 )
 
@@ -67,12 +66,12 @@ class Study:
         Copies of a study that went on apart may meet in a merge; the trial that finished first then stands for its
         number here. :meth:`gemmtune.db.History.trials` gives them all.
         """
-        with self.history.reading() as session:
-            found = queries.records(
-                session,
-                m.Trial.study_id == self.id,
-                m.Trial.state == DONE,
-                order=(m.Trial.number, m.Trial.finished, m.Trial.uuid),
+        with self.history.reading() as connection:
+            found = records(
+                connection,
+                m.trial.c.study_id == self.id,
+                m.trial.c.state == DONE,
+                order=(m.trial.c.number, m.trial.c.finished, m.trial.c.uuid),
             )
         numbers: set[int] = set()
         keys: set[str] = set()
@@ -115,7 +114,7 @@ class Study:
         claimed: dict[int, tuple[str, float]] = {}
         keys = [configuration.key for _, configuration in wanted]
         same = {"study": self.id, "numbers": [number for number, _ in wanted], "keys": keys}
-        with self.history.transaction() as connection:
+        with self.history.writing() as connection:
             if connection.dialect.name not in ("sqlite", "postgresql"):
                 # Where writers are not one after another anyway, the study's row orders the claims of a study.
                 connection.execute(_STUDY_ROW, {"study": self.id})
@@ -134,8 +133,7 @@ class Study:
                     "configuration": str(configuration),
                     "configuration_key": configuration.key,
                 }
-                (trial_id,) = connection.execute(_CLAIM, row).inserted_primary_key or (0,)
-                claimed[int(trial_id)] = str(configuration), started
+                claimed[store.add(connection, m.trial, row)] = str(configuration), started
         self._held.update(claimed)
         return list(claimed)
 
@@ -158,7 +156,7 @@ class Study:
         timed, proof = result.measurement, result.verification
         if timed:
             self._check_kind(timed)
-        with self.history.transaction() as connection:
+        with self.history.writing() as connection:
             claimed = self._held.get(trial_id)
             if claimed is None:
                 found = connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": CLAIMED}).first()
@@ -202,7 +200,7 @@ class Study:
             DatabaseError: the study has no such finished trial.
         """
         self._check_kind(measurement)
-        with self.history.transaction() as connection:
+        with self.history.writing() as connection:
             if connection.execute(_ONE, {"trial": trial_id, "study": self.id, "state": DONE}).first() is None:
                 raise DatabaseError(
                     f"Study {self.id} has no finished trial {trial_id}: finish it before measuring again."
@@ -228,7 +226,7 @@ class Study:
         Claims from another host count as left behind after an hour. ``force`` drops every claim: for when you know
         that no other process works on the study.
         """
-        with self.history.transaction() as connection:
+        with self.history.writing() as connection:
             return self._release(connection, own=True, force=force)
 
     def _release(self, connection: Connection, *, own: bool, force: bool = False) -> int:
@@ -239,7 +237,7 @@ class Study:
             if force or (own and owner == me) or owner.left_behind(trial.started, now):
                 gone.append(trial.id)
         if gone:
-            connection.execute(delete(_TRIAL).where(_trial.id.in_(gone)))
+            connection.execute(delete(m.trial).where(_trial.id.in_(gone)))
         return len(gone)
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Double, Integer, LargeBinary, String, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Boolean, Column, Connection, Double, Integer, LargeBinary, String, Table, select
 
 from gemmtune import __version__
 from gemmtune.db import models as m
@@ -42,7 +41,7 @@ class Part:
     """
 
     name: str
-    model: type[m.Base]
+    table: Table
     natural: str | None
     parents: dict[str, str] = field(default_factory=dict)
     local: frozenset[str] = frozenset()
@@ -51,7 +50,7 @@ class Part:
     def columns(self) -> list[Column[Any]]:
         """The columns that travel as they are."""
         left_out = {"id", *self.parents, *self.local}
-        return [column for column in self.model.__table__.columns if column.key not in left_out]  # type: ignore[misc]
+        return [column for column in self.table.columns if column.key not in left_out]
 
     @property
     def references(self) -> dict[str, str]:
@@ -63,41 +62,38 @@ _OF_TRIAL = frozenset({"state", "score", "final", "owner_host", "owner_pid", "ow
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (
-        Part("gpu", m.Gpu, "digest"),
-        Part("environment", m.Environment, "digest"),
-        Part("problem", m.Problem, "digest"),
-        Part("template", m.Template, "hash"),
-        Part("kernel", m.Kernel, "digest", {"template_id": "template"}),
-        Part("study", m.Study, "uuid", {"problem_id": "problem", "gpu_id": "gpu", "environment_id": "environment"}),
-        Part("trial", m.Trial, "uuid", {"study_id": "study", "kernel_id": "kernel"}, _OF_TRIAL),
-        Part("verification", m.Verification, None, {"trial_id": "trial"}),
-        Part("measurement", m.Measurement, "uuid", {"trial_id": "trial"}),
-        Part("baseline", m.Baseline, None, {"measurement_id": "measurement"}),
-        Part("cubin", m.Cubin, "sha256"),
-        Part("export", m.Export, "uuid"),
-        Part("export_cubin", m.ExportCubin, None, {"export_id": "export", "cubin_id": "cubin"}),
+        Part("gpu", m.gpu, "digest"),
+        Part("environment", m.environment, "digest"),
+        Part("problem", m.problem, "digest"),
+        Part("template", m.template, "hash"),
+        Part("kernel", m.kernel, "digest", {"template_id": "template"}),
+        Part("study", m.study, "uuid", {"problem_id": "problem", "gpu_id": "gpu", "environment_id": "environment"}),
+        Part("trial", m.trial, "uuid", {"study_id": "study", "kernel_id": "kernel"}, _OF_TRIAL),
+        Part("verification", m.verification, None, {"trial_id": "trial"}),
+        Part("measurement", m.measurement, "uuid", {"trial_id": "trial"}),
+        Part("baseline", m.baseline, None, {"measurement_id": "measurement"}),
+        Part("cubin", m.cubin, "sha256"),
+        Part("export", m.export, "uuid"),
+        Part("export_cubin", m.export_cubin, None, {"export_id": "export", "cubin_id": "cubin"}),
     )
 }
 """In the order they are written and merged."""
 
 
-def rows(session: Session) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows(connection: Connection) -> Iterator[tuple[str, dict[str, Any]]]:
     """Everything that travels, as (table, row of JSON data)."""
     for part in PARTS.values():
         columns = part.columns
-        query = select(*columns).select_from(part.model)
+        query = select(*columns).select_from(part.table)
         for key, parent in part.parents.items():
-            above = aliased(PARTS[parent].model)
-            natural = PARTS[parent].natural or ""
-            query = query.add_columns(getattr(above, natural)).outerjoin(
-                above,
-                above.id == getattr(part.model, key),  # type: ignore[attr-defined]
-            )
-        query = query.order_by(*part.model.__table__.primary_key.columns)  # type: ignore[attr-defined]
-        if part.model is m.Trial:
-            query = query.where(m.Trial.state == DONE)
+            above = PARTS[parent].table.alias()
+            natural = above.c[PARTS[parent].natural or ""]
+            query = query.add_columns(natural).outerjoin(above, above.c.id == part.table.c[key])
+        query = query.order_by(*part.table.primary_key.columns)
+        if part.table is m.trial:
+            query = query.where(m.trial.c.state == DONE)
         names = [*(column.key for column in columns), *part.references]
-        for row in session.execute(query, execution_options={"yield_per": 1000}):
+        for row in connection.execute(query, execution_options={"yield_per": 1000}):
             values = [encode(column, value) for column, value in zip(columns, row, strict=False)]
             yield part.name, dict(zip(names, [*values, *row[len(columns) :]], strict=True))
 
@@ -139,7 +135,7 @@ def decode(column: Column[Any], value: Any) -> Any:
     return value
 
 
-def write(session: Session, path: Path) -> int:
+def write(connection: Connection, path: Path) -> int:
     """Write the history to ``path``, which appears whole or not at all; the number of rows.
 
     Raises:
@@ -148,7 +144,7 @@ def write(session: Session, path: Path) -> int:
     scratch = path.with_name(f".{path.name}.{new_uuid()}")
     try:
         try:
-            count = _write(session, scratch)
+            count = _write(connection, scratch)
             scratch.replace(path)
         finally:
             scratch.unlink(missing_ok=True)
@@ -157,7 +153,7 @@ def write(session: Session, path: Path) -> int:
     return count
 
 
-def _write(session: Session, path: Path) -> int:
+def _write(connection: Connection, path: Path) -> int:
     check, count = hashlib.sha256(), 0
     with path.open("xb") as raw:
         # No name and no date inside: equal histories give equal files.
@@ -169,7 +165,7 @@ def _write(session: Session, path: Path) -> int:
                 out.write(encoded)
 
             line({"format": FORMAT, "schema": SCHEMA, "gemmtune": __version__})
-            for row in rows(session):
+            for row in rows(connection):
                 line(row)
                 count += 1
             line({"rows": count, "sha256": check.hexdigest()})

@@ -100,8 +100,8 @@ def contents(history: History) -> list[str]:
     """Everything that travels, free of the order of rows."""
     from gemmtune.db.transfer import rows
 
-    with history.reading() as session:
-        return sorted(map(repr, rows(session)))
+    with history.reading() as connection:
+        return sorted(map(repr, rows(connection)))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
 from gemmtune.db import History, Study, schema
-from gemmtune.db.models import Base
+from gemmtune.db.models import metadata
 from gemmtune.space.errors import DatabaseError
 
 
@@ -63,6 +63,21 @@ def test_readers_do_not_wait_for_a_writer(history: History, path: Path, make: Si
         assert len(other.trials()) == 1
 
 
+def test_the_orm_is_never_imported(history: History, path: Path, make: SimpleNamespace):
+    """Its import alone costs more than most queries."""
+    make.run(history.open_study(make.spec()), 0, make.correct(0))
+    history.record_export("pack", "0" * 64, [])
+    history.export(path.with_suffix(".gz"))
+    code = (
+        "import sys; from gemmtune.db import History\n"
+        f"with History({str(path.with_name('other.db'))!r}) as other:\n"
+        f"    assert other.merge({str(path.with_suffix('.gz'))!r}).trials == 1\n"
+        "    assert other.exports() and other.best() and other.studies() and other.failures() == []\n"
+        "assert 'sqlalchemy' in sys.modules and 'sqlalchemy.orm' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 # -------------------------------------------------------------------------------------------------------------- schema
 
 
@@ -71,7 +86,7 @@ def test_migrations_build_exactly_the_models(path: Path):
     schema.prepare(engine, 1.0)
     with engine.connect() as connection:
         options = {"compare_type": True, "version_table": schema.VERSION_TABLE}
-        assert compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
     engine.dispose()
 
 
@@ -235,9 +250,9 @@ def record_for_ever(study: Study, make: SimpleNamespace) -> None:
 def test_a_full_disk_loses_nothing_that_was_recorded(path: Path, make: SimpleNamespace):
     with History(path) as history:
         study = history.open_study(make.spec())
-        with history.writing() as session:
-            pages = session.scalar(text("PRAGMA page_count"))
-            session.execute(text(f"PRAGMA max_page_count = {pages + 20}"))
+        with history.writing() as connection:
+            pages = connection.scalar(text("PRAGMA page_count"))
+            connection.execute(text(f"PRAGMA max_page_count = {pages + 20}"))
         with pytest.raises(DatabaseError, match=r"The disk of .* is full") as error:
             record_for_ever(study, make)
         sentence(error)

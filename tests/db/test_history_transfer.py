@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from gemmtune.db import History, MergeReport, TrialResult, transfer
 from gemmtune.space.errors import DatabaseError
@@ -196,8 +197,8 @@ def scores(history: History) -> dict[str, Any]:
     """What follows from the measurements, by trial."""
     from gemmtune.db import models as m
 
-    with history.reading() as session:
-        return {t.uuid: (t.score, t.final) for t in session.query(m.Trial)}
+    with history.reading() as connection:
+        return {t.uuid: (t.score, t.final) for t in connection.execute(select(m.trial))}
 
 
 # ------------------------------------------------------------------------------------------------------------ bad files

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from gemmtune.db import History, TrialResult
 from gemmtune.db.owner import LEASE, Owner, start_token, this_process
@@ -233,10 +233,10 @@ def test_claims_that_this_process_left_open_are_released(history: History, make:
 def reown(history: History, trial_id: int, owner: Owner, age: float = 0.0) -> None:
     from gemmtune.db import models as m
 
-    with history.writing() as session:
-        trial = session.get_one(m.Trial, trial_id)
-        trial.owner_host, trial.owner_pid, trial.owner_token = owner.host, owner.pid, owner.token
-        trial.started -= age
+    now = {"owner_host": owner.host, "owner_pid": owner.pid, "owner_token": owner.token}
+    older = update(m.trial).where(m.trial.c.id == trial_id).values(**now, started=m.trial.c.started - age)
+    with history.writing() as connection:
+        assert connection.execute(older).rowcount == 1
 
 
 def dead_pid() -> int:

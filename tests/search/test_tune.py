@@ -346,9 +346,9 @@ def test_a_full_disk_loses_no_finished_trial(problem, fake_device, history, tmp_
     class Filling(fake_device):
         def run(self, job, limits):
             if len(self.jobs) == 6:
-                with history.writing() as session:
-                    pages = session.scalar(text("PRAGMA page_count"))
-                    session.execute(text(f"PRAGMA max_page_count = {pages}"))
+                with history.writing() as connection:
+                    pages = connection.scalar(text("PRAGMA page_count"))
+                    connection.execute(text(f"PRAGMA max_page_count = {pages}"))
             return super().run(job, limits)
 
     with pytest.raises(DatabaseError, match=r"The disk of .*h\.db is full: free some space"):
