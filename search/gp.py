@@ -34,7 +34,7 @@ FIRST_FIT, REFIT = 8, 1.2
 """Results before the first fit, and the factor by which they grow from one fit to the next."""
 MODEL = 4
 """Results with a time before the model chooses."""
-STALE, BETTER = 30, 0.002
+STALE, BETTER = 9, 0.002
 """Results without one that is quicker by this fraction, after which two steps from the leader are looked at."""
 WIDE = 3.0
 """Factor of the model's deviation there."""
