@@ -3,8 +3,9 @@
     python benchmarks/readme_table.py           # rewrite README.md
     python benchmarks/readme_table.py --check   # exit 1 where README.md differs from the files
 
-They stand between two marker lines: the suite's table, group by group, from ``benchmarks/h200/bf16.json``, and the
-means of the other families from ``benchmarks/h200/main-job.json``. Nothing is typed in by hand.
+They stand between two marker lines: the suite's table, group by group, from ``benchmarks/h200/bf16.json``, the means of
+other types and layouts from ``fp16.json``, ``tf32.json`` and ``bf16-layouts.json`` beside it, and those of the other
+families from ``main-job.json``. Nothing is typed in by hand.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 FOLDER = ROOT / "benchmarks" / "h200"
 SUITE, MAIN_JOB = FOLDER / "bf16.json", FOLDER / "main-job.json"
+ALSO = {"fp16.json": 42, "tf32.json": 18, "bf16-layouts.json": 27}
+"""Shapes of the suite in other types and layouts, and how many there are to be."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 COLUMNS = ["M x N x K", "family", "us", "95 %", "TFLOP/s", "of the floor", "vs best", "vs cublas", "vs cublaslt16"]
 
@@ -51,6 +54,24 @@ def suite(result: ResultFile) -> str:
     lines += [f"|---|---|{'---:|' * (len(COLUMNS) - 2)}", *(_row(row) for row in means.rows), ""]
     lines += [f"{row.problem.key}: {row.unstable} Its interval spans both.\n" for row in means.rows if row.unstable]
     lines.append("</details>")
+    return "\n".join(lines) + "\n"
+
+
+def also(files: Sequence[tuple[ResultFile, int]]) -> str:
+    """The means of other types and layouts, each with the trials that it took and what is not measured yet."""
+    lines = ["Other types and layouts on the same GPU, timed in the same way:", ""]
+    for result, wanted in files:
+        kinds = dict.fromkeys((row.dtype, row.layout) for row in result.rows)
+        for dtype, layout in kinds:
+            rows = [row for row in result.rows if (row.dtype, row.layout) == (dtype, layout)]
+            trials = sorted({row.trials for row in rows})
+            spent = f"{trials[0]} to {trials[-1]}" if len(trials) > 1 else f"{trials[0]}"
+            missing = wanted // len(kinds) - len(rows)
+            lines.append(
+                f"- {dtype} {layout}, {spent} trials a shape: {_against(summarise(rows))}"
+                + (f" {_without_the_widest(rows)}" if max(map(_best, rows)) > 2 else "")
+                + (f" {missing} of the suite's shapes not measured yet." if missing else "")
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +125,8 @@ def rewritten(readme: str) -> str:
     _, _, after = rest.partition(END)
     if not after:
         raise SystemExit(f"README.md lacks the lines {BEGIN} and {END}.")
-    text = f"{suite(read_result_file(SUITE))}\n{others(read_result_file(MAIN_JOB))}"
+    more = also([(read_result_file(FOLDER / name), wanted) for name, wanted in ALSO.items()])
+    text = f"{suite(read_result_file(SUITE))}\n{more}\n{others(read_result_file(MAIN_JOB))}"
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
