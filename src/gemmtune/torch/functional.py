@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gemmtune.pack.runtime import Pack
-from gemmtune.torch import plans, registry
+from gemmtune.torch import gradients, plans, registry
 from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, plain
 
 _autocast = torch._C._is_any_autocast_enabled
@@ -45,7 +45,9 @@ def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         return (LINEAR if linear else MATMUL)(a, b, bias, key)
     if plain(a, b, bias) and not _autocast():
         if differentiable(a, b, bias):
-            return Product.apply(a, b, bias, key, linear)
+            if gradients.served(a, b, bias, key, linear):
+                return Product.apply(a, b, bias, key, linear)
+            return plans.by_torch(a, b, bias, linear)
         return plans.serve(a, b, bias, key, linear)
     if foreign(a, b, bias):
         return plans.by_torch(a, b, bias, linear)

@@ -110,7 +110,7 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     plans = handle.plans()
     plan = plans.get(kind)
     if plan is None:
-        plan = _keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream))
+        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream))
     if plan.run is None:
         if plan.copies:
             a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
@@ -126,7 +126,7 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     try:
         plan.run(addresses, _NO_SCALARS)
     except (GemmtuneError, MemoryError) as error:
-        _keep(plans, kind, Plan(None, plan.shape, f"the kernel could not be launched: {error}"))
+        keep(plans, kind, Plan(None, plan.shape, f"the kernel could not be launched: {error}"))
         handle.complain("launch", f"A kernel of the pack could not be launched, so torch multiplies: {error}")
         return by_torch(a, b, bias, linear)
     return d
@@ -155,7 +155,8 @@ def tf32_allowed() -> bool:
     return bool(matmul.allow_tf32)
 
 
-def _keep(plans: dict[Any, Any], kind: Any, plan: Plan) -> Plan:
+def keep(plans: dict[Any, Any], kind: Any, plan: Any) -> Any:
+    """Remember what is known of one kind of call, all of which is forgotten where there are too many kinds."""
     if len(plans) >= MAX_PLANS:
         plans.clear()
     plans[kind] = plan
@@ -192,7 +193,7 @@ def plan_of(
         state = machine.state(handle.pack, device)
         choice = state.dispatch.choose(problem, {f"ptr_{name}": 256 + low for name, low in bits.items()})
         if choice.kernel is None:
-            _check_device(handle, state)
+            check_device(handle, state)
         why = refused(handle, choice)
         run = None if why else state.plan(problem, bits, stream)
     except (GemmtuneError, MemoryError) as error:
@@ -264,7 +265,12 @@ def refused(handle: Handle, choice: Choice) -> str:
     return ""
 
 
-def _check_device(handle: Handle, state: DeviceState) -> None:
+def check_device(handle: Handle, state: DeviceState) -> None:
+    """Say so, once, where the pack was not measured on this GPU.
+
+    Raises:
+        UnsupportedError: it was not, and the pack is in use with ``strict=True``.
+    """
     if state.key not in handle.pack.devices:
         names = ", ".join(dict.fromkeys(t.name for t in handle.pack.tables)) or "no GPU"
         here = state.key.split("|")[1] if state.key.count("|") >= 4 else state.key

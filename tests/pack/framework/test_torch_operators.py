@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gemmtune.torch as gt  # noqa: E402
+from gemmtune.pack.runtime import Pack  # noqa: E402
+from gemmtune.space.gemm import Gemm  # noqa: E402
 from gemmtune.torch.operators import LINEAR, MATMUL  # noqa: E402
 from gemmtune.torch.plans import fold  # noqa: E402
 
@@ -57,6 +59,40 @@ def test_only_the_wanted_gradient_is_computed(need: str, host: Any, launches: An
     gt.linear(a, weight, pack=tuned).backward(numbers(8, 32))
     assert len(launches.calls) == 2
     assert (a.grad is None, weight.grad is None) == (need == "b", need == "a")
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+@pytest.mark.parametrize("problem", ["8x32x16 nt", "8x16x32 nn", "32x16x8 tn", None])
+def test_where_neither_a_product_nor_a_gradient_is_served_torch_records_it(
+    problem: str | None, rows: int, host: Any, launches: Any, maker: Any, numbers: Any
+) -> None:
+    maker.add(Gemm(64, 64, 64, "fp32"), 1.2, tag="other")
+    if problem is not None:
+        shape, layout = problem.split()
+        maker.add(Gemm(*map(int, shape.split("x")), "fp32", layout=layout), 1.2)
+    pack = Pack(maker.data(), "some")
+    a, weight = numbers(rows, 16, grad=True), numbers(32, 16, grad=True)
+    for _ in range(2):  # what is found out once holds
+        a.grad = weight.grad = None
+        out = gt.linear(a, weight, pack=pack)
+        served = problem is not None and rows == 8
+        assert out.grad_fn.name().startswith("Product") == served
+        grad = numbers(rows, 32)
+        out.backward(grad)
+        assert torch.equal(a.grad, grad @ weight.detach())
+        assert torch.equal(weight.grad, grad.T @ a.detach())
+    assert len(launches.calls) == (2 if served else 0)
+    keys = {f"gemm {rows}x32x16 fp32 nt", f"gemm {rows}x16x32 fp32 nn", f"gemm 32x16x{rows} fp32 tn"}
+    assert set(gt.served(pack)) == keys
+    assert sum(who.startswith("kernel") for who in gt.served(pack).values()) == served
+
+
+def test_only_gradients_that_are_wanted_count(host: Any, launches: Any, maker: Any, numbers: Any) -> None:
+    maker.add(Gemm(32, 16, 8, "fp32", layout="tn"), 1.2)
+    pack = Pack(maker.data(), "wgrad")
+    for wanted in (False, True):
+        out = gt.linear(numbers(8, 16, grad=True), numbers(32, 16, grad=wanted), pack=pack)
+        assert out.grad_fn.name().startswith("Product") == wanted
 
 
 def test_gradients_pass_gradcheck_twice(host: Any, tuned: Any) -> None:
