@@ -2,13 +2,15 @@
 
     python benchmarks/search/estimate.py OUT.json [--history FILE] [--as after] [--no-refit]
     python benchmarks/search/estimate.py OUT.json --history benchmarks/h200/bf16.trials.csv.gz --as hopper
+    python benchmarks/search/estimate.py OUT.json --history .../spaces/hopper*.gz --as spaces --unseen-by hopper
 
-Reads the recorded trials of an exported history, estimates each of them with the registers and spills its compiler
-reported ("compiled") and without ("before compiling"), and writes for every problem: the rank correlation (Spearman)
-with the measured times, where the truly best stands in the order of the estimate, and what is lost by trying only the
-part of the trials that it likes best. The constants are then fitted again five times, each time without the problems of
-one shape, which are judged by the fit that has not seen them. OUT.json keeps entries of other names, so that two
-versions of the estimate can be compared: ``--as before`` under the older one.
+Reads the recorded trials of exported histories or of recorded spaces, estimates each of them with the registers and
+spills its compiler reported ("compiled") and without ("before compiling"), and writes for every problem: the rank
+correlation (Spearman) with the measured times, where the truly best stands in the order of the estimate, and what is
+lost by trying only the part of the trials that it likes best. The constants are then fitted again five times, each time
+without the problems of one shape, which are judged by the fit that has not seen them; ``--unseen-by NAME`` judges by
+the fits that entry NAME of OUT.json made without a problem's shape instead ("unseen"). OUT.json keeps entries of other
+names, so that two versions of the estimate can be compared: ``--as before`` under the older one.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from gemmtune.space.family import Traits
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu, gpu
 from gemmtune.space.problem import Problem, problem_from_json, shape_of
+from gemmtune.space.recorded import Recording, read_recording
 
 PROTOCOL = (
     "The cost estimate beside the recorded times of H200 trials (files under benchmarks/h200), problem by problem; "
@@ -80,10 +83,12 @@ class Timed:
 
 
 def read(path: Path) -> list[Timed]:
-    """The timed trials of an exported history, or of a table of trials (see the README beside this).
+    """The timed trials of an exported history, a recorded space, or a table of trials (see the README beside this).
 
     Of those abandoned as slow, the time of their one launch counts.
     """
+    if path.suffixes[-2:] == [".json", ".gz"]:
+        return _of_space(read_recording(path))
     if path.suffixes[-2:] == [".csv", ".gz"]:
         with gzip.open(path, "rt", newline="", encoding="utf-8") as lines:
             return [_row(row) for row in csv.DictReader(lines)]
@@ -97,6 +102,20 @@ def _timed(record: TrialRecord, us: float) -> Timed:
     problem = problem_from_json(record.problem_json)
     traits = families.family(record.family).traits(problem, Configuration.parse(record.configuration), record.gpu)
     return Timed(problem, traits, record.gpu, record.family, record.registers, record.spill_bytes or 0, us)
+
+
+def _of_space(space: Recording) -> list[Timed]:
+    """The timed rows of a recording of gemmtune's own."""
+    problem, here = space.problem, space.gpu
+    if problem is None or here is None:
+        raise SystemExit(f"The recording {space.name} has no problem that could be estimated: name one of gemmtune's.")
+    out: list[Timed] = []
+    for row in space.rows:
+        name = row.configuration.family
+        traits = families.family(name).traits(problem, row.configuration, here)
+        if row.timed and row.us is not None:
+            out.append(Timed(problem, traits, here, name, row.registers, 0, row.us))
+    return out
 
 
 def _row(row: Mapping[str, str]) -> Timed:
@@ -229,24 +248,40 @@ def cross_validated(trials: Sequence[Timed]) -> dict[str, Any]:
     return {"summary": summary(figures), "problems": figures, "constants_without": constants}
 
 
+def unseen(groups: Mapping[str, Sequence[Timed]], fits: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Problems judged by those of ``fits``, by the shapes they were made without, that have not seen their shape."""
+    figures: dict[str, Any] = {}
+    for key, group in groups.items():
+        shape = shape_of(group[0].problem.axes)
+        found = next((Constants(**fit) for left_out, fit in fits.items() if shape in left_out.split()), None)
+        if found is not None:
+            figures[key] = judge(group, lambda t, c=found: t.estimate(c))  # type: ignore[misc]
+    if not figures:
+        raise SystemExit(f"None of the fits was made without one of the shapes {', '.join(groups)}.")
+    return {"summary": summary(figures), "problems": figures}
+
+
 def main() -> None:
     """Write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--history", type=Path, default=HISTORY)
+    parser.add_argument("--history", type=Path, nargs="+", default=[HISTORY], metavar="FILE")
     parser.add_argument("--as", dest="name", default="after")
     parser.add_argument("--no-refit", action="store_true", help="leave the cross-validation out")
+    parser.add_argument("--unseen-by", metavar="NAME", help="the entry whose fits judge shapes that they have not seen")
     wanted = parser.parse_args()
-    trials = read(wanted.history)
+    trials = [trial for path in wanted.history for trial in read(path)]
     groups = by_problem(trials)
     entry: dict[str, Any] = {"commit": source_commit(), "constants": asdict(CALIBRATED)}
     for name, compiled in (("compiled", True), ("before_compiling", False)):
         figures = {k: judge(g, lambda t, c=compiled: t.estimate(compiled=c)) for k, g in groups.items()}  # type: ignore[misc]
         entry[name] = {"summary": summary(figures), "problems": figures}
-    if not wanted.no_refit:
-        entry["cross_validated"] = cross_validated(trials)
     kept = dict(read_result_file(wanted.out).summary) if wanted.out.exists() else {}
-    data = {**kept, wanted.name: {"history": wanted.history.name, **entry}}
+    if wanted.unseen_by is not None:
+        entry["unseen"] = unseen(groups, kept[wanted.unseen_by]["cross_validated"]["constants_without"])
+    elif not wanted.no_refit:
+        entry["cross_validated"] = cross_validated(trials)
+    data = {**kept, wanted.name: {"history": ", ".join(path.name for path in wanted.history), **entry}}
     save(
         wanted.out,
         blank_of(wanted.out.stem, trials[0].gpu.name, {}, PROTOCOL, data),
