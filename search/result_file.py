@@ -15,6 +15,7 @@ from gemmtune.device.cuda.timing import PIECES, SETTLE, SPAN
 from gemmtune.search.results import BenchRow, ResultFile, read_result_file, save, summarise
 from gemmtune.search.study import opened
 from gemmtune.space.errors import ProblemError
+from gemmtune.space.gemm import Gemm
 
 PROTOCOL = (
     "Medians of interleaved CUDA-graph replays over random data, {cache} cache, {regime} clocks; ours, {peers} in one "
@@ -68,14 +69,14 @@ def write_result_file(
     return result
 
 
-def earlier_rows(path: str | Path, device: Device) -> tuple[BenchRow, ...]:
-    """The rows that a file has so far; none where it does not exist. For rows of another kind to join them.
+def earlier_file(path: str | Path, device: Device) -> ResultFile | None:
+    """A file as it is so far, whose rows others may join; None where it does not exist.
 
     Raises:
         ProblemError: it is no result file, or is of another GPU or driver, whose times never meet in one file.
     """
     if not Path(path).exists():
-        return ()
+        return None
     found = read_result_file(path)
     here = (device.gpu.name, device.environment().get("driver", ""))
     if (found.gpu, found.driver) != here or (found.rows and found.estimated != device.estimates):
@@ -83,7 +84,34 @@ def earlier_rows(path: str | Path, device: Device) -> tuple[BenchRow, ...]:
             f"The result file {str(path)!r} is of {found.gpu}, driver {found.driver or 'unknown'}, but this is "
             f"{here[0]}, driver {here[1] or 'unknown'}: write to another file."
         )
-    return found.rows
+    return found
+
+
+def lacking(
+    found: ResultFile, problems: Sequence[Gemm], regime: str, cache: str, programmatic: bool | None
+) -> list[Gemm]:
+    """Those of ``problems`` of which a file has no row timed in this way (``programmatic``: None for either)."""
+    there = {
+        row.problem.key
+        for row in found.rows
+        if (row.regime, row.cache) == (regime, cache) and programmatic in (None, row.programmatic)
+    }
+    return [problem for problem in problems if problem.key not in there]
+
+
+def completed(
+    found: ResultFile, rows: Sequence[BenchRow], problems: Sequence[Gemm]
+) -> tuple[list[BenchRow], list[str]]:
+    """A file's rows and ``rows`` that it lacked, those of each kind in the order of ``problems``; and its notes, with
+    one that tells which rows are of which run.
+    """
+    everything = [*found.rows, *rows]
+    kinds = list(dict.fromkeys(_kind(row) for row in everything))
+    place = {problem.key: number for number, problem in enumerate(problems)}
+    everything.sort(key=lambda row: (kinds.index(_kind(row)), place.get(row.problem.key, len(place))))
+    added = ", ".join(row.problem.key for row in rows)
+    earlier = [note for note in found.summary.get("notes", ()) if not any(row.problem.key in note for row in rows)]
+    return everything, [*earlier, f"Not in one run with the rows of {found.date[:16]}: {added}."]
 
 
 def joined(earlier: Sequence[BenchRow], rows: Sequence[BenchRow]) -> list[BenchRow]:

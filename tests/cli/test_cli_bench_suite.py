@@ -69,10 +69,36 @@ def test_rows_of_another_regime_stay_in_the_file_with_means_of_their_own(
         assert found.summary["apart"]["burst, cold"]["rows"] == 1
 
 
+def test_a_file_that_lacks_shapes_is_completed_and_says_which_are_of_another_run(
+    cli: Cli, tuned: Any, tmp_path: Path
+) -> None:
+    path, suite = tmp_path / "out.json", tmp_path / "suite.toml"
+    suite.write_text("[small]\nshapes = [[48, 40, 32], [56, 40, 32]]\n")
+    arguments = ["bench", "--suite", str(suite), *EMULATED, "--output", str(path), "--missing"]
+    assert cli(*arguments).code == 1  # 56 x 40 x 32 was never tuned; there was no file, so all was wanted
+    data = json.loads(path.read_text())
+    data["rows"][0]["m"] = 56
+    data["summary"]["notes"] = ["gemm 48x40x32 fp32 nt: failed.", "gemm 56x40x32 fp32 nt: doubtful."]
+    data["date"] = "2026-01-02T03:04:05+00:00"
+    path.write_text(json.dumps(data))
+    assert cli(*arguments).code == 0
+    found = read_result_file(path)
+    assert [row.m for row in found.rows] == [48, 56]  # in the suite's order
+    assert found.summary["notes"] == [
+        "gemm 56x40x32 fp32 nt: doubtful.",
+        "Not in one run with the rows of 2026-01-02T03:04: gemm 48x40x32 fp32 nt.",
+    ]
+    before = path.read_text()
+    done = cli(*arguments)
+    assert (done.code, path.read_text()) == (0, before)
+    assert "lacks none of these 2 problems" in done.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--groups", "small"], "--suite"),
+        (["8x8x8", "--missing"], "--output"),
         (["--suite", "nowhere.toml"], "nowhere.toml"),
         (["--launch", "sideways"], "any, plain, programmatic"),
         (["8x8x8", "--peers", "cutlass", "--device", "emulator:h200"], "cublaslt16, triton, deepgemm, naive"),

@@ -12,7 +12,7 @@ from gemmtune.codegen.kernel import CompiledKernel, KernelResources
 from gemmtune.db import History
 from gemmtune.device.base import Measurement, Outcome, Report, Verification
 from gemmtune.search.benchmark import EXCERPT, benchmark
-from gemmtune.search.result_file import blank_result, earlier_rows, joined, write_result_file
+from gemmtune.search.result_file import blank_result, earlier_file, joined, write_result_file
 from gemmtune.search.results import BenchRow, read_result_file, save, summarise
 from gemmtune.search.standing import against, best_ratio
 from gemmtune.search.study import tune
@@ -118,19 +118,19 @@ def test_a_file_keeps_groups_ways_and_notes_and_checks_every_mean(tmp_path, fake
 
 def test_rows_of_another_regime_type_or_layout_join_a_file_and_those_of_the_same_are_replaced(tmp_path, fake_device):
     path = tmp_path / "s.json"
-    assert earlier_rows(path, fake_device()) == ()
+    assert earlier_file(path, fake_device()) is None
     write_result_file(path, [ROW, row(m=64)], device=fake_device())
     burst = [row(regime="burst")]
-    both = joined(earlier_rows(path, fake_device()), burst)
+    both = joined(earlier_file(path, fake_device()).rows, burst)
     assert both == [ROW, row(m=64), *burst]
     write_result_file(path, both, device=fake_device())
     fresh = [row(us=49.5)]
-    assert joined(earlier_rows(path, fake_device()), fresh) == [*burst, *fresh]
+    assert joined(earlier_file(path, fake_device()).rows, fresh) == [*burst, *fresh]
     for other in (row(layout="nn"), row(dtype="fp16", out_dtype="fp16"), row(out_dtype="fp32")):
-        assert joined(earlier_rows(path, fake_device()), [other]) == [ROW, row(m=64), *burst, other]
+        assert joined(earlier_file(path, fake_device()).rows, [other]) == [ROW, row(m=64), *burst, other]
     for other in (fake_device(versions={"driver": "2"}), fake_device(kind="emulator")):
         with pytest.raises(ProblemError, match="write to another file"):
-            earlier_rows(path, other)
+            earlier_file(path, other)
 
 
 # -------------------------------------------------------------------------------------------------------- benchmarking

@@ -79,9 +79,12 @@ def bench(
             "--output",
             metavar="FILE",
             help="Also write the rows as a result file (JSON); rows of a suite join those of another regime, type "
-            "or layout in it.",
+            "or layout in it, and replace those of the same.",
         ),
     ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Time only what --output lacks; all its rows stay.")
+    ] = False,
     summary: Annotated[
         str | None, typer.Option("--summary", metavar="FILE", help="Only print a result file's table and means.")
     ] = None,
@@ -104,21 +107,35 @@ def bench(
         wanted = list(dict.fromkeys([*typed, *wanted]))
     if result_file is not None:
         inputs.check_destination(result_file)
+    elif missing:
+        raise ProblemError("The option --missing completes a result file: give --output FILE too.")
 
     from gemmtune.db import History
     from gemmtune.device import open_device
     from gemmtune.search.benchmark import benchmark
-    from gemmtune.search.result_file import earlier_rows, joined, write_result_file
+    from gemmtune.search.result_file import completed, earlier_file, joined, lacking, write_result_file
 
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
     with closing(open_device(device, running=True)) as where, History(db) as history:
-        earlier = earlier_rows(result_file, where) if result_file is not None and listed is not None else ()
+        joins = result_file if missing or listed is not None else None
+        found = earlier_file(joins, where) if joins is not None else None
+        asked = wanted
+        if missing and found is not None:
+            wanted = lacking(found, asked, regime, cache, _LAUNCHES[launch])
+            if not wanted:
+                output.say(f"{result_file} lacks none of these {output.counted(len(asked), 'problem')}.")
+                return
 
         def write() -> None:
-            if result_file is not None and rows:
-                write_result_file(result_file, joined(earlier, rows), device=where, notes=[*notes, *failures])
+            if result_file is None or not rows:
+                return
+            if missing and found is not None:
+                everything, said = completed(found, rows, asked)
+            else:
+                everything, said = joined(found.rows if found is not None else (), rows), []
+            write_result_file(result_file, everything, device=where, notes=[*said, *notes, *failures])
 
         with output.busy("looking up the best kernels") as say:
 

@@ -97,7 +97,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         output.error(str(error))
         return BAD_INPUT if isinstance(error, _INPUT_ERRORS) else FAILURE
     except (typer.Abort, KeyboardInterrupt):
-        output.error("interrupted; what was finished is kept, and the same command goes on")
+        output.error(
+            "interrupted; what was finished is kept: tune goes on with the same command, a suite's file with --missing"
+        )
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
