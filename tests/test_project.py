@@ -1,12 +1,12 @@
 """The project as a whole: folders, mapping, links and wheel agree; the documents tell the truth."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +148,8 @@ def test_the_readme_shows_commands_and_options_that_exist(capsys: pytest.Capture
             assert re.search(rf"{re.escape(option)}\b", text), f"gemmtune {line}: {option}"
 
 
-def test_the_readme_table_is_the_result_files() -> None:
-    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "benchmarks" / "readme_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    readme_table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme_table)
-    assert readme_table.rewritten(README) == README, "run: python benchmarks/readme_table.py"
+def test_the_readme_table_is_the_result_files(load_benchmark: Callable[[str], Any]) -> None:
+    assert load_benchmark("readme_table.py").rewritten(README) == README, "run: python benchmarks/readme_table.py"
 
 
 def test_documents_name_files_that_exist() -> None:

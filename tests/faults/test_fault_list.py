@@ -1,9 +1,7 @@
 """The list of the benchmark and the figures made of its runs; and that the faults are what they say."""
 
-import importlib.util
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fault_family import FAULTS, Faulty, configuration, fault_of, registered, several
@@ -20,15 +18,11 @@ from gemmtune.space.gpu import gpu
 from gemmtune.space.space import Space
 
 PROBLEM = Gemm(4096, 4096, 4096, "bf16")
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def faults():
-    spec = importlib.util.spec_from_file_location("benchmark_of_faults", BENCHMARKS / "faults.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def faults(load_benchmark):
+    return load_benchmark("faults.py")
 
 
 @pytest.fixture(scope="module")

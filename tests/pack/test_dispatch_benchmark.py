@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,14 +18,8 @@ from gemmtune.space.gemm import Gemm
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "dispatch.py"
-    spec = importlib.util.spec_from_file_location("dispatch_benchmark", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_benchmark: Callable[[str], Any]) -> Any:
+    return load_benchmark("dispatch.py")
 
 
 def held(m: int, ratio: float, spread: float = 0.001, best: float = 1.2, n: int = 64) -> HeldOut:

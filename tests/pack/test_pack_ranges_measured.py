@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -210,14 +209,9 @@ def test_losers_and_lone_sizes_answer_with_the_baseline(history: History, cache:
 
 
 def test_the_benchmark_tunes_holds_out_and_writes_one_file(
-    tmp_path: Path, cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: KernelCache, monkeypatch: pytest.MonkeyPatch, load_benchmark: Callable[[str], Any]
 ) -> None:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "dispatch.py"
-    spec = importlib.util.spec_from_file_location("dispatch_benchmark_run", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_benchmark("dispatch.py")
 
     class OnGpu(Meter):
         def close(self) -> None:

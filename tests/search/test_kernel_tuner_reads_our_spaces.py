@@ -1,8 +1,5 @@
 """Kernel Tuner's own simulation mode on cache files that gemmtune writes (skipped where it is not installed)."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,15 +7,11 @@ from gemmtune.space.configuration import Configuration, Parameter
 from gemmtune.space.recorded import Recorded, RecordedSpace, Recording, read_recording, write_recording
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="needs pip install kernel_tuner")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "peers.py"
 
 
 @pytest.fixture(scope="module")
-def peers():
-    spec = importlib.util.spec_from_file_location("search_peers", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def peers(load_benchmark):
+    return load_benchmark("search/peers.py")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,12 +27,8 @@ RUN = {"timed_on": "here", "estimated": False, "trials_a_shape": 60, "families":
 
 
 @pytest.fixture(scope="module")
-def script():
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "search" / "live.py"
-    spec = importlib.util.spec_from_file_location("live_benchmark", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_benchmark):
+    return load_benchmark("search/live.py")
 
 
 @pytest.fixture

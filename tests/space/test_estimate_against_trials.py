@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gemmtune.space.estimate import CALIBRATED
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = ROOT / "benchmarks" / "search" / "estimate.py"
-    spec = importlib.util.spec_from_file_location("estimate_benchmark", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def script(load_benchmark: Callable[[str], Any]) -> Any:
+    return load_benchmark("search/estimate.py")
 
 
 @pytest.fixture(scope="module")

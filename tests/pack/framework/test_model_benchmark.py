@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,10 @@ FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(monkeypatch: pytest.MonkeyPatch, load_benchmark: Callable[[str], Any]) -> Any:
     """Runs the script with arguments."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("model_benchmark", FOLDER / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_benchmark("model.py")
 
     def main(*arguments: Any) -> None:
         monkeypatch.setattr("sys.argv", ["model.py", *map(str, arguments)])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,19 +13,10 @@ torch = pytest.importorskip("torch")
 import gemmtune.torch as gt  # noqa: E402
 from gemmtune.space.gemm import Gemm  # noqa: E402
 
-FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "small_transformers.py"
-
 
 @pytest.fixture(scope="module")
-def small() -> Any:
-    spec = importlib.util.spec_from_file_location("small_transformers", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def small(load_benchmark: Callable[[str], Any]) -> Any:
+    return load_benchmark("small_transformers.py")
 
 
 @pytest.fixture(params=["tiny", "tiny-gpt2"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,9 @@ from gemmtune.space.gemm import Gemm  # noqa: E402
 
 
 @pytest.fixture
-def script(host: Any, launches: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def script(host: Any, launches: Any, monkeypatch: pytest.MonkeyPatch, load_benchmark: Callable[[str], Any]) -> Any:
     """The script, on a machine that takes CPU tensors for those of a GPU."""
-    path = Path(__file__).resolve().parents[3] / "benchmarks" / "torch_calls.py"
-    spec = importlib.util.spec_from_file_location("torch_calls_benchmark", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_benchmark("torch_calls.py")
     monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3, 5))
