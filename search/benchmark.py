@@ -218,5 +218,6 @@ class _Run:
 
 def _between(time: Measurement, low: float, high: float) -> Measurement:
     """The measurement with an interval that reaches to both levels of its ratio to the baseline."""
-    beside = (time.ratio or 1.0) * time.us  # the baseline's time
+    assert time.ratio is not None  # noqa: S101 - what has levels has a ratio
+    beside = time.ratio * time.us  # the baseline's time
     return replace(time, us_low=min(time.us_low, beside / high), us_high=max(time.us_high, beside / low))

@@ -134,11 +134,9 @@ def replay(
 
 def run(space: RecordedSpace, strategy: Strategy, budget: int, seconds: float = 0.0) -> tuple[Curve, float]:
     """One run: the fraction of the optimum after each evaluation, and the strategy's seconds added to ``seconds``."""
-    optimum = space.recording.optimum
     batches: deque[list[int]] = deque()
     results: list[Result] = []
-    fractions: list[float] = []
-    best = np.inf
+    objectives: list[float | None] = []
     planned = 0
     while True:
         began = perf_counter()
@@ -156,17 +154,12 @@ def run(space: RecordedSpace, strategy: Strategy, budget: int, seconds: float = 
             row = space.recorded(index)
             value = space.recording.objective(row)
             results.append(Result(index, row.outcome, value))
-            if value is not None:
-                best = min(best, value)
-            fractions.append(min(1.0, optimum / best))
-    curve = np.zeros(budget)
-    curve[: len(fractions)] = fractions
-    curve[len(fractions) :] = fractions[-1] if fractions else 0.0
-    return curve, seconds
+            objectives.append(value)
+    return curve_of(space, objectives, budget), seconds
 
 
 def curve_of(space: RecordedSpace, objectives: Sequence[float | None], budget: int) -> Curve:
-    """The curve of evaluations made elsewhere: their objectives in order, None for failures."""
+    """The fraction of the optimum after each evaluation, from their objectives in order; None for failures."""
     optimum, best = space.recording.optimum, np.inf
     curve = np.zeros(budget)
     for place in range(budget):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -110,7 +111,8 @@ def completed(
     place = {problem.key: number for number, problem in enumerate(problems)}
     everything.sort(key=lambda row: (kinds.index(_kind(row)), place.get(row.problem.key, len(place))))
     added = ", ".join(row.problem.key for row in rows)
-    earlier = [note for note in found.summary.get("notes", ()) if not any(row.problem.key in note for row in rows)]
+    told = [re.compile(re.escape(row.problem.key) + r"(?! \w+=)") for row in rows]  # not the same with an epilogue, say
+    earlier = [note for note in found.summary.get("notes", ()) if not any(one.search(note) for one in told)]
     return everything, [*earlier, f"Not in one run with the rows of {found.date[:16]}: {added}."]
 
 

@@ -33,49 +33,57 @@ from gemmtune.space.recorded.model import CORRECT
 from gemmtune.space.space import Space
 
 Grid = dict[str, tuple[Value, ...]]
-GRIDS: dict[str, Grid] = {
+GRIDS: dict[str, tuple[str, Grid]] = {
     # Square: tiles from too small to the largest, deep and shallow pipelines, both schedules, clusters, persistence.
-    "4096x4096x4096": {
-        "bm": (64, 128, 192, 256),
-        "bn": (64, 96, 128, 160, 192, 224, 256),
-        "stages": (2, 3, 4, 5, 6),
-        "group": (1, 8),
-        "store": ("shared", "tma"),
-        "producer": (40,),
-        "raster": ("rows",),
-        "stream": (0,),
-    },
+    "4096x4096x4096": (
+        "hopper",
+        {
+            "bm": (64, 128, 192, 256),
+            "bn": (64, 96, 128, 160, 192, 224, 256),
+            "stages": (2, 3, 4, 5, 6),
+            "group": (1, 8),
+            "store": ("shared", "tma"),
+            "producer": (40,),
+            "raster": ("rows",),
+            "stream": (0,),
+        },
+    ),
     # A layer at decoding: operands swapped or not, K split or not, hints for what is read once.
-    "64x7168x16384": {
-        "bm": (64, 128, 256),
-        "bn": (16, 32, 48, 64, 128),
-        "bk": (64, 128),
-        "stages": (3, 4, 6, 8),
-        "cluster": ("1x1", "2x1"),
-        "raster": ("rows",),
-        "group": (1,),
-        "splits": (1, 2, 3, 4, 6, 8),
-        "producer": (40,),
-        "stream": (0,),
-    },
+    "64x7168x16384": (
+        "hopper",
+        {
+            "bm": (64, 128, 256),
+            "bn": (16, 32, 48, 64, 128),
+            "bk": (64, 128),
+            "stages": (3, 4, 6, 8),
+            "cluster": ("1x1", "2x1"),
+            "raster": ("rows",),
+            "group": (1,),
+            "splits": (1, 2, 3, 4, 6, 8),
+            "producer": (40,),
+            "stream": (0,),
+        },
+    ),
     # Split K on tensor cores of any generation: warp tiles, staging, fragments ahead.
-    "1024x1024x4096": {
-        "bm": (32, 64, 128),
-        "bn": (32, 64, 128),
-        "bk": (32, 64),
-        "wm": (32, 64),
-        "wn": (32, 64),
-        "stages": (2, 3, 4, 5),
-        "smem": ("xor",),
-        "ldmatrix": (1,),
-        "unroll": (1,),
-        "splits": (1, 2, 4, 8),
-        "group": (8,),
-        "blocks": (1,),
-    },
+    "1024x1024x4096": (
+        "mma",
+        {
+            "bm": (32, 64, 128),
+            "bn": (32, 64, 128),
+            "bk": (32, 64),
+            "wm": (32, 64),
+            "wn": (32, 64),
+            "stages": (2, 3, 4, 5),
+            "smem": ("xor",),
+            "ldmatrix": (1,),
+            "unroll": (1,),
+            "splits": (1, 2, 4, 8),
+            "group": (8,),
+            "blocks": (1,),
+        },
+    ),
 }
-FAMILY = {"1024x1024x4096": "mma"}
-"""The family of a grid, where it is not hopper."""
+"""By shape: the family, and the values of those of its knobs that do not have all of theirs."""
 SOURCE = "Recorded by gemmtune's benchmarks/search/record_space.py; MIT licence, as the rest of the repository."
 
 
@@ -97,7 +105,7 @@ class GridOfMma(Mma):
 
 def narrowed(parameters: tuple[Parameter, ...], problem: Problem) -> tuple[Parameter, ...]:
     """The knobs with the values of the problem's grid, where it names any and the problem allows them."""
-    grid = GRIDS.get(shape_of(problem.axes), {})
+    _, grid = GRIDS[shape_of(problem.axes)]
     return tuple(
         replace(p, values=tuple(v for v in p.values if v in grid.get(p.name, p.values)) or p.values) for p in parameters
     )
@@ -140,13 +148,13 @@ def main() -> int:
     words = parser.parse_args()
     families.FAMILIES |= {"hopper": GridOfHopper(), "mma": GridOfMma()}
     if words.list:
-        for shape in GRIDS:
-            space = Space(problem_of(shape), gpu("h200"), [families.family(FAMILY.get(shape, "hopper"))])
+        for shape, (family, _) in GRIDS.items():
+            space = Space(problem_of(shape), gpu("h200"), [families.family(family)])
             sys.stdout.write(f"{shape}: {len(space)} valid of {space.raw_size}\n")
         return 0
     if not (words.shape and words.output and words.db):
         parser.error("a shape, an output and --db are needed")
-    family = FAMILY.get(words.shape, "hopper")
+    family, _ = GRIDS[words.shape]
     with History(words.db) as history:
         (result,) = tune(
             problem_of(words.shape), words.device, trials=words.trials, time_limit=words.time, families=[family],
