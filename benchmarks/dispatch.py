@@ -41,10 +41,10 @@ PRODUCTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096))
 """(N, K): projection, up and down of an 8B model, and its fused Q, K, V."""
 BAR = 0.02
 PROTOCOL = (
-    "Every M tuned (bf16, nt, sustained, cold cache), then each left out in turn: the ranges of the others are "
-    "measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), and what the "
-    "look-up answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's time; regret "
-    "is the answer's time over that of the best kernel tuned for the M, less 1."
+    "Every M tuned (bf16, nt, sustained, cold cache; trials says how often), then each left out in turn: the ranges of "
+    "the others are measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), "
+    "and what the look-up answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's "
+    "time; regret is the answer's time over that of the best kernel tuned for the M, less 1."
 )
 
 
@@ -118,7 +118,8 @@ def measure(
     """Tune one product at ``sizes`` and hold each out: the answers."""
     problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
     tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
-    return [answer(held) for held in hold_out(device, history)]
+    tried = {study.problem_key: study.trials for study in history.studies(limit=None)}
+    return [{**answer(held), "trials": tried.get(held.problem.key, 0)} for held in hold_out(device, history)]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from gemmtune import __version__
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.pack.format import MANIFEST, PackData, check_launch, pack_files, sha256, write_packed
-from gemmtune.pack.ranges import RangeMeter, beats_baseline, spans
+from gemmtune.pack.ranges import Offer, RangeMeter, beats_baseline, claims
 from gemmtune.pack.rebuild import alignment, pack_kernel, rebuild
 from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out, summary
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
@@ -220,15 +220,15 @@ class _Export:
     def widen(self) -> None:
         """Measure how far every measured winner of this GPU serves, and add the ranges that hold."""
         for meter, device, group in self._groups():
-            offered = spans([one.problem.axes["m"] for one in group])
-            for one in group:
-                if not one.won or "m" in one.kernel.recipe.constants:
-                    continue
-                span = offered[one.problem.axes["m"]]
-                self.say(f"{one.record.problem_key}: measuring m = {span[0]} to {span[1]}")
-                points = meter.claim(one.kernel, one.problem, span, one.regime, one.state)
-                if points:
-                    self._add_range(device, one, points)
+            first, by_size = group[0], {one.problem.axes["m"]: one for one in group}
+            self.say(f"{first.record.problem_key}: measuring how far the kernels of {len(group)} sizes of m serve")
+            offers: dict[int, Offer] = {
+                size: (one.kernel, one.problem)
+                for size, one in by_size.items()
+                if one.won and "m" not in one.kernel.recipe.constants
+            }
+            for size, points in claims(meter, list(by_size), offers, first.regime, first.state).items():
+                self._add_range(device, by_size[size], points)
 
     def hold_out(self) -> tuple[HeldOut, ...]:
         """What the look-up would answer at each tuned size, had it not been tuned."""

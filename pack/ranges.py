@@ -1,14 +1,17 @@
 """How far a kernel serves beyond the size it was tuned for: claimed only where it was proved and timed.
 
 A kernel takes M at run time. Between two tuned sizes each kernel is offered half of the way (in the geometric sense).
-On either side it claims that span, or else the half of it, or nothing; what it claims in the end was proved and timed
-at both ends and in the middle, and beats the baseline there by more than the noise.
+On either side it claims that span, or else the half of it, or nothing. What is left between two sizes is then offered
+to the kernel of the larger, whose tiles hold the smaller M as well, and after it to that of the smaller; it must win in
+the middle of that too. What a kernel claims in the end was proved and timed at both ends and in the middle, and beats
+the baseline there by more than the noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gemmtune.codegen.kernel import CompiledKernel
@@ -29,6 +32,44 @@ def spans(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         high = math.isqrt(size * order[i + 1]) if i + 1 < len(order) else 2 * size
         out[size] = (min(low, size), max(high, size))
     return out
+
+
+Offer = tuple[CompiledKernel, "Problem"]
+"""A kernel that takes M at run time, and the problem it was tuned for."""
+
+
+def claims(
+    meter: RangeMeter, sizes: Sequence[int], offers: Mapping[int, Offer], regime: Regime, cache: Cache
+) -> dict[int, tuple[Point, ...]]:
+    """The ranges of a group that hold, by the size each kernel was tuned for; no two overlap.
+
+    Args:
+        meter: measures.
+        sizes: all tuned sizes, also those that the baseline serves.
+        offers: what may serve more than its own size, by that size.
+        regime: in which to measure.
+        cache: in which state.
+    """
+    axis, offered = meter.axis, spans(sizes)
+    held = {size: meter.claim(*offers[size], offered[size], regime, cache) for size in sorted(offers)}
+
+    def reach(size: int) -> tuple[int, int]:
+        points = held.get(size)
+        return (points[0].axes[axis], points[-1].axes[axis]) if points else (size, size)
+
+    for below, above in pairwise(sorted(set(sizes))):
+        for size in (above, below):
+            low, high = reach(below)[1] + 1, reach(above)[0] - 1
+            if size in offers and low <= high:
+                had = reach(size)
+                span = (low, had[1]) if size == above else (had[0], high)
+                points = meter.claim(*offers[size], span, regime, cache)
+                if not points or had[0] < points[0].axes[axis] or points[-1].axes[axis] < had[1]:
+                    continue  # it would give up what it had
+                between = meter.measure(*offers[size], (low + high) // 2, regime, cache)
+                if between is not None and beats_baseline(between.ratio, between.ratio_low):
+                    held[size] = points
+    return {size: points for size, points in held.items() if points}
 
 
 def beats_baseline(ratio: float | None, ratio_low: float | None) -> bool:
@@ -62,12 +103,13 @@ class RangeMeter:
         seed: of the random inputs.
 
     Attributes:
+        axis: as given.
         wrong: where a kernel (by its cubin's SHA-256) was first found wrong.
     """
 
     def __init__(self, device: Device, axis: str = "m", *, seed: int = 0) -> None:
         self._device = device
-        self._axis = axis
+        self.axis = axis
         self._seed = seed
         self._known: dict[tuple[str, str, Regime, Cache], Point | None] = {}
         self.wrong: dict[str, str] = {}
@@ -80,7 +122,7 @@ class RangeMeter:
         Either end is sought from the outside in (the end of the span, half of the way, the tuned size); where the
         middle does not hold, the end on its side gives way. A kernel that was wrong at any size claims none.
         """
-        tuned = problem.axes[self._axis]
+        tuned = problem.axes[self.axis]
 
         def at(size: int) -> Point | None:
             point = self.measure(kernel, problem, size, regime, cache)
@@ -111,7 +153,7 @@ class RangeMeter:
 
         ``anew`` measures again, on other inputs: for a judge who must not see the numbers that made the claim.
         """
-        there = problem.with_axes(**{self._axis: size})
+        there = problem.with_axes(**{self.axis: size})
         key = (kernel.cubin_sha256, there.key, regime, cache)
         if not anew and key in self._known:
             return self._known[key]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gemmtune.pack.ranges import RangeMeter, spans
+from gemmtune.pack.ranges import RangeMeter, claims
 
 if TYPE_CHECKING:
     from gemmtune.codegen.kernel import CompiledKernel
@@ -59,25 +59,27 @@ class HeldOut:
         return max(0.0, self.best_ratio / self.ratio - 1.0)
 
 
-def leave_one_out(
-    meter: RangeMeter, group: Sequence[Tuned], regime: Regime, cache: Cache, axis: str = "m"
-) -> list[HeldOut]:
-    """Hold each size of ``group``, whose problems differ in ``axis`` alone, out in turn.
+def leave_one_out(meter: RangeMeter, group: Sequence[Tuned], regime: Regime, cache: Cache) -> list[HeldOut]:
+    """Hold each size of ``group``, whose problems differ in the meter's axis alone, out in turn.
 
     Empty where there is only one.
     """
+    axis = meter.axis
     by_size = {one.problem.axes[axis]: one for one in group}
+    offers = {
+        size: (one.kernel, one.problem)
+        for size, one in by_size.items()
+        if one.kernel is not None and axis not in one.kernel.recipe.constants
+    }
     found: list[HeldOut] = []
     for size in sorted(by_size) if len(by_size) > 1 else ():
         out, best = by_size[size], max(1.0, by_size[size].ratio)
         answer = HeldOut(out.problem, "baseline", None, None, None, 1.0, 1.0, 1.0, best)
-        offered = spans([other for other in by_size if other != size])
-        near = next((other for other, (low, high) in offered.items() if low <= size <= high), None)
-        kernel = None if near is None else by_size[near].kernel
-        if near is not None and kernel is not None and axis not in kernel.recipe.constants:
-            points = meter.claim(kernel, by_size[near].problem, offered[near], regime, cache)
-            covered = bool(points) and points[0].axes[axis] <= size <= points[-1].axes[axis]
-            point = meter.measure(kernel, out.problem, size, regime, cache, anew=True) if covered else None
+        others = [other for other in by_size if other != size]
+        held = claims(meter, others, {o: offers[o] for o in others if o in offers}, regime, cache)
+        near = next((o for o, ps in held.items() if ps[0].axes[axis] <= size <= ps[-1].axes[axis]), None)
+        if near is not None:
+            point = meter.measure(*offers[near], size, regime, cache, anew=True)
             if point is not None and point.ratio is not None:
                 low, high = point.ratio_low or point.ratio, point.ratio_high or point.ratio
                 answer = HeldOut(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report
-from gemmtune.pack.ranges import RangeMeter, beats_baseline, spans
+from gemmtune.pack.ranges import RangeMeter, beats_baseline, claims, spans
 from gemmtune.pack.regret import Tuned, leave_one_out
 from gemmtune.space.gemm import Gemm
 
@@ -18,15 +19,19 @@ LOSING = st.sets(st.integers(1, 10_000), max_size=60)
 
 
 class Gpu:
-    """Kernels win everywhere but at the sizes in ``losing``, and are wrong at those in ``wrong``."""
+    """Kernels win everywhere but at the sizes in ``losing``, and are wrong at those in ``wrong``.
 
-    def __init__(self, losing: set[int], wrong: set[int] | None = None) -> None:
-        self.losing, self.wrong, self.measured = losing, wrong or set(), []  # type: tuple[set[int], set[int], list[Any]]
+    A kernel in ``most`` loses above that M.
+    """
+
+    def __init__(self, losing: set[int], wrong: set[int] | None = None, most: dict[str, int] | None = None) -> None:
+        self.losing, self.wrong, self.most = losing, wrong or set(), most or {}
+        self.measured: list[tuple[int, int]] = []
 
     def run(self, job: Job, limits: Limits) -> Report:
         m = job.problem.axes["m"]
         self.measured.append((m, job.seed))
-        ratio = 0.9 if m in self.losing else 1.3
+        ratio = 0.9 if m in self.losing or m > self.most.get(job.kernel.cubin_sha256, m) else 1.3
         outcome = Outcome.WRONG if m in self.wrong else Outcome.CORRECT
         return Report(outcome, measurement=Measurement(10, 9, 11, 10 * ratio, ratio, ratio - 0.01, ratio + 0.01))
 
@@ -71,6 +76,42 @@ def test_a_kernel_that_was_wrong_anywhere_claims_nothing(
         assert points == ()
         assert set(judge.wrong) == {"k"}
         assert judge.claim(kernel(), Gemm(1, 8, 8), (1, 3), "sustained", "cold") == ()
+
+
+@given(SIZES, LOSING, st.data())
+def test_claims_of_a_group_never_overlap_and_what_is_offered_again_takes_nothing_away(
+    sizes: list[int], losing: set[int], data: st.DataObject
+) -> None:
+    serving = data.draw(st.lists(st.sampled_from(sizes), unique=True))
+    judge = meter(Gpu(losing))
+    offers = {m: (kernel(str(m)), Gemm(m, 8, 8)) for m in serving}
+    found = claims(judge, sizes, offers, "sustained", "cold")
+    assert found.keys() <= set(serving)
+    ends = {m: (points[0].axes["m"], points[-1].axes["m"]) for m, points in found.items()}
+    for m, (low, high) in ends.items():
+        assert low <= m <= high
+        assert {p.axes["m"] for p in found[m]} == {low, (low + high) // 2, high}
+        assert all(beats_baseline(p.ratio, p.ratio_low) for p in found[m])
+        assert all(other == m or not low <= other <= high for other in sizes)  # no other tuned size
+    ordered = sorted(ends.values())
+    assert all(high < low for (_, high), (low, _) in pairwise(ordered))
+    for m in serving:
+        alone = judge.claim(*offers[m], spans(sizes)[m], "sustained", "cold")
+        if alone:
+            assert ends[m][0] <= alone[0].axes["m"]
+            assert alone[-1].axes["m"] <= ends[m][1]
+
+
+def test_what_the_smaller_kernel_cannot_serve_is_offered_to_the_larger() -> None:
+    offers = {m: (kernel(str(m)), Gemm(m, 8, 8)) for m in (1, 8, 64)}
+    found = claims(meter(Gpu(set(), most={"1": 1, "8": 8})), (1, 8, 64), offers, "sustained", "cold")
+    assert {m: (ps[0].axes["m"], ps[-1].axes["m"]) for m, ps in found.items()} == {8: (2, 8), 64: (9, 128)}
+    # ... unless it loses in the middle of what is offered (2 to 7, after 4 was its own)
+    found = claims(meter(Gpu({2, 4}, most={"1": 1})), (1, 8), {m: offers[m] for m in (1, 8)}, "sustained", "cold")
+    assert {m: (ps[0].axes["m"], ps[-1].axes["m"]) for m, ps in found.items()} == {8: (3, 16)}
+    # ... and what lies above a size that the baseline serves, to the smaller
+    found = claims(meter(Gpu(set())), (8, 64), {8: offers[8]}, "sustained", "cold")
+    assert {m: (ps[0].axes["m"], ps[-1].axes["m"]) for m, ps in found.items()} == {8: (4, 63)}
 
 
 @given(SIZES, LOSING)
