@@ -61,7 +61,9 @@ def test_clusters_load_what_they_share_once(layout: str, cluster: str) -> None:
     prove(swapped, once(swapped), cluster=cluster, bn=32 if cluster == "4x1" else 16, swap=1)
 
 
-@pytest.mark.parametrize(("epilogue", "out_dtype"), [("identity", "fp32"), ("alpha_beta", "fp16"), ("bias", "bf16")])
+@pytest.mark.parametrize(
+    ("epilogue", "out_dtype"), [("identity", "fp32"), ("alpha_beta", "fp16"), ("bias", "bf16"), ("bias", "fp32")]
+)
 @pytest.mark.parametrize(
     ("store", "swap", "bn"),
     [("direct", 0, 24), ("direct", 1, 24), ("shared", 0, 88), ("shared", 1, 40), ("tma", 0, 64), ("tma", 1, 48)],
