@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10**6)
     options = parser.parse_args()
     pack = gemmtune.load_pack(options.pack)
-    key = gt.use(pack, strict=True)
+    key = gt.use(pack, strict=True, host_us=0)
     rows, problems = [], smallest(pack)
     for problem in problems:
         rows.append({"problem": problem.key, **host(problem, key), **graphs(problem, key, pack)})

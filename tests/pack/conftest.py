@@ -84,20 +84,23 @@ class PackMaker:
     rows: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     cubins: dict[str, bytes] = field(default_factory=dict)
+    us: float = 10.0
 
     def add(
         self, problem: Gemm, ratio: float | None = 1.2, *, span: tuple[int, int] | None = None, won: bool = True,
-        device: Any = H200, regime: str = "sustained", us: float = 10.0, **options: Any,
+        device: Any = H200, regime: str = "sustained", us: float | None = None, **options: Any,
     ) -> Kernel:  # fmt: skip
         """One row and its kernel."""
         kernel, cubin = make_kernel(problem, arch=device.arch, **options)
         self.kernels[kernel.sha], self.cubins[kernel.sha] = kernel, cubin
         axes = {name: (size, size) for name, size in problem.axes.items()}
-        points = (point(dict(problem.axes), ratio, us),)
+        points = (point(dict(problem.axes), ratio, us or self.us),)
         if span:
             axes["m"] = span
             sizes = sorted({span[0], sum(span) // 2, span[1]})
-            points = tuple(point({**problem.axes, "m": m}, (ratio or 1.0) + i / 10) for i, m in enumerate(sizes))
+            points = tuple(
+                point({**problem.axes, "m": m}, (ratio or 1.0) + i / 10, us or self.us) for i, m in enumerate(sizes)
+            )
         row = row_of(
             problem,
             axes=axes,

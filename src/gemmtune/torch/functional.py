@@ -54,6 +54,20 @@ def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     return (LINEAR if linear else MATMUL)(a, b, bias, key)
 
 
+def leaves(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool | None:
+    """Whether :func:`by_key` leaves operands of these shapes to torch in eager code; None where that is not known yet.
+
+    Torch's own function is right for them in any case: to remember this for other operands costs time at worst.
+    """
+    if registry.handle_of(key) is None or plans.machine.index(a) < 0 or not plain(a, b, bias):
+        return None
+    if _autocast() or plans.machine.captures():
+        return None
+    if differentiable(a, b, bias):
+        return not gradients.served(a, b, bias, key, linear)
+    return not gradients.kept(a, b, bias, key, linear, "eager")
+
+
 def foreign(*tensors: Any) -> bool:
     """Whether one is a subclass that knows torch's operators but not ours (a DTensor, say), or a transform works."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -91,8 +105,8 @@ def explain(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path, linear
         return f"torch: {hindrance[1]}"
     tensors = {"a": a, "b": b, "bias": bias}
     addresses = {name: t.data_ptr() for name, t in tensors.items() if t is not None}
-    stream = plans.machine.stream(device)
-    plan = plans.plan_of(handle, a, b, bias, linear, addresses, device, stream)
+    stream, way = plans.machine.stream(device), plans.way_now()
+    plan = plans.plan_of(handle, a, b, bias, linear, addresses, device, stream, way)
     if plan.copies:
         a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in tensors.items())
         return explain(a, b, bias, pack=key, linear=linear)

@@ -1,6 +1,6 @@
-"""Whether a product whose gradient is recorded has anything of the pack: itself, or one of its gradients.
+"""Whether a product whose gradient is recorded has enough of the pack, in itself and in its gradients.
 
-Where it has nothing, torch's own function records it: its autograd is compiled, and a step does not wait for ours.
+Where it has not, torch's own function records it: its autograd is compiled, and a step does not wait for ours.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 
+from gemmtune.pack.dispatch import Choice
+from gemmtune.pack.schema import Point
 from gemmtune.space.errors import GemmtuneError
+from gemmtune.space.gemm import Gemm
 from gemmtune.torch import plans
 from gemmtune.torch.registry import Handle, handle_of
+from gemmtune.torch.worth import Way, expected, reason, replays, worth
 
 _ALIGNED = {f"ptr_{name}": 256 for name in ("a", "b", "bias", "d")}
 
 
 def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
-    """Whether a kernel of the pack serves ``a @ b + bias`` or one of the gradients that are wanted.
+    """Whether kernels of the pack are to serve ``a @ b + bias`` or the gradients that are wanted.
 
     Also true where that is not for us to say, since the call itself does: no pack, a device or a dtype that none can
     serve. Tensors are taken to be aligned; a kernel that needs it and does not get it leaves its call to torch.
@@ -37,29 +41,44 @@ def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
     device = plans.machine.index(a)
     if handle is None or device < 0:
         return True
+    way: Way = "graph" if plans.machine.captures() else "recorded"
     kind = (
-        "gradients", a.shape, a.stride(), a.dtype, a.requires_grad, b.shape, b.stride(), b.dtype, b.requires_grad,
+        way, a.shape, a.stride(), a.dtype, a.requires_grad, b.shape, b.stride(), b.dtype, b.requires_grad,
         b.get_device(), None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.get_device()), device,
         linear, a.dtype is torch.float32 and plans.tf32_allowed(),
     )  # fmt: skip
     known = handle.plans()
     found = known.get(kind)
     if found is None:
-        found = plans.keep(known, kind, _served(handle, a, b, bias, linear, device))
+        found = plans.keep(known, kind, _served(handle, a, b, bias, linear, device, way))
     return bool(found)
 
 
-def _served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int) -> bool:
+def _served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way) -> bool:
     if plans.hindered(a, b, bias, device) is not None:
         return True
-    unserved: dict[str, str] = {}
+    whose: dict[str, str] = {}
+    points: list[Point] = []
+    winners: list[str] = []
     with torch.no_grad():
         for product in _products(a, b, bias, linear):
-            why = _refused(handle, *product, device, unserved)
-            if why is None:
+            found = _choice(handle, *product, device)
+            if found is None:
                 return True
-    for problem, why in unserved.items():
-        handle.note(problem, f"torch: {why}")
+            problem, choice, why = found
+            if why or problem is None or choice is None:
+                whose |= {problem.key: why} if problem is not None else {}
+                continue
+            point = expected(choice, problem)
+            if point is None:
+                return True
+            points.append(point)
+            winners.append(problem.key)
+    if points and worth(points, 0, way, handle.host_us):
+        return True
+    whose |= {problem: reason(points, way, handle.host_us) for problem in winners}
+    for key, why in whose.items():
+        handle.note(key, f"torch: {why}")
     return False
 
 
@@ -83,23 +102,55 @@ def _like(tensor: Any) -> Any:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _refused(
-    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, unserved: dict[str, str]
-) -> str | None:
-    """Why no kernel serves one product; None where one does, or where the call is to say so."""
+def _choice(
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int
+) -> tuple[Gemm | None, Choice | None, str] | None:
+    """One product, what the pack has for it, and why that does not win; None where the call itself is to say."""
     call = plans.call_of(a, b, bias, linear, device)
     if isinstance(call, str):
-        return call
+        return None, None, call
     if call.problem is None:
         a, b, bias = (t.contiguous() if n in call.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
-        return _refused(handle, a, b, bias, linear, device, unserved)
+        return _choice(handle, a, b, bias, linear, device)
     try:
         state = plans.machine.state(handle.pack, device)
         choice = state.dispatch.choose(call.problem, _ALIGNED)
     except (GemmtuneError, MemoryError):
         return None
     plans.check_device(handle, state)
-    why = plans.refused(handle, choice)
+    return call.problem, choice, plans.refused(handle, choice, call.problem, "graph")
+
+
+def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
+    """Whether a kernel is worth calling for this product alone, where it is called in this way.
+
+    Also true where that is not known before the call: no pack, no GPU, sizes that a trace leaves open, operands that
+    are copied first. Makes no tensor, since a trace would take it for a part of the program.
+    """
+    handle, device = handle_of(key), plans.machine.index(a)
+    sizes = (*a.shape, *a.stride(), *b.shape, *b.stride(), *(bias.stride() if bias is not None else ()))
+    if handle is None or device < 0 or not all(type(size) is int for size in sizes):
+        return True
+    if plans.hindered(a, b, bias, device) is not None:
+        return True
+    call = plans.call_of(a, b, bias, linear, device)
+    if isinstance(call, str) or call.problem is None:
+        return True
+    found = _choice(handle, a, b, bias, linear, device)
+    if found is None:
+        return True
+    problem, choice, why = found
+    if problem is None or choice is None:
+        return True
+    why = why or plans.refused(handle, choice, problem, way)
     if why:
-        unserved[call.problem.key] = why
-    return why or None
+        handle.note(problem.key, f"torch: {why}")
+    return not why
+
+
+def traced(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
+    """Whether what torch traces or transforms keeps our operator for this product, else torch's own.
+
+    An exported program always does: it may run elsewhere, with another pack.
+    """
+    return torch.compiler.is_exporting() or kept(a, b, bias, key, linear, "graph" if replays() else "traced")

@@ -15,19 +15,45 @@ import torch
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
-from gemmtune.torch import registry
-from gemmtune.torch.functional import by_key
+from gemmtune.torch import plans, registry
+from gemmtune.torch.functional import by_key, leaves
 from gemmtune.torch.plans import DTYPES
+
+MAX_SHAPES = 1024
+"""Shapes of inputs remembered a layer."""
+_autocast = torch._C._is_any_autocast_enabled
+_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` by the kernels of a pack, whose key is in ``gemmtune_pack``; made by :func:`optimize_`."""
 
     gemmtune_pack: str
+    gemmtune_left: tuple[dict[Any, bool], dict[Any, bool]]
+    """Without and with gradients: whether inputs of a shape are left to torch, as far as they have come by."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
         """``input @ weight.T + bias``."""
-        return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
+        if _compiling():
+            return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
+        parameters = self._parameters
+        try:  # what nn.Linear spends on finding these is all that a layer may cost that is left to torch
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # pruned, sharded, replicated: plain attributes
+            weight, bias = self.weight, self.bias
+        known, shape = self.gemmtune_left[_grad_enabled()], input.shape
+        left = known.get(shape)
+        if left is None:
+            left = _remember(known, shape, leaves(input, weight, bias, self.gemmtune_pack, True))
+        if left and not _autocast() and not plans.machine.captures():
+            return torch.nn.functional.linear(input, weight, bias)
+        return by_key(input, weight, bias, self.gemmtune_pack, True)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Another device or dtype has other kernels."""
+        self.gemmtune_left = ({}, {})
+        return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:
         """As nn.Linear, and the pack."""
@@ -76,6 +102,7 @@ def optimize_(
     *,
     strict: bool = False,
     least_ratio: float = 1.0,
+    host_us: float | None = None,
 ) -> Report:
     """Let the ``nn.Linear`` layers of a model use a pack, in place.
 
@@ -85,6 +112,8 @@ def optimize_(
         filter_fn: is given a layer's name and the layer, and says whether it may be swapped.
         strict: raise in the forward pass where the pack cannot serve (CPU, another GPU), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
+        host_us: outside of CUDA graphs, take a kernel only where it saves so many microseconds at least, or is long;
+            by default what the call may cost the host, 0 for every kernel that wins (:func:`gemmtune.torch.use`).
 
     Returns:
         For every linear layer what it does, and why not.
@@ -92,7 +121,7 @@ def optimize_(
     Raises:
         PackError: there is no good pack at the path.
     """
-    key = registry.use(pack, strict=strict, least_ratio=least_ratio)
+    key = registry.use(pack, strict=strict, least_ratio=least_ratio, host_us=host_us)
     handle = registry.handle_of(key)
     layers: list[LayerReport] = []
     for name, module in model.named_modules():
@@ -103,6 +132,7 @@ def optimize_(
         if why is None:
             module.__class__ = Linear
             module.gemmtune_pack = key
+            module.gemmtune_left = ({}, {})
             rows = _rows(handle.pack, module)
             why = "uses the pack" if rows else "uses the pack, which has no row for it: torch multiplies"
         dtype = str(module.weight.dtype).removeprefix("torch.")
@@ -116,9 +146,17 @@ def restore_(model: Any) -> int:
     for module in model.modules():
         if type(module) is Linear:
             module.__class__ = torch.nn.Linear
-            del module.gemmtune_pack
+            del module.gemmtune_pack, module.gemmtune_left
             count += 1
     return count
+
+
+def _remember(known: dict[Any, bool], shape: Any, left: bool | None) -> bool | None:
+    if left is not None:
+        if len(known) >= MAX_SHAPES:
+            known.clear()
+        known[shape] = left
+    return left
 
 
 def _hindrance(name: str, module: Any, filter_fn: Callable[[str, Any], bool] | None) -> str | None:

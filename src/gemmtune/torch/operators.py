@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 import torch
 
 from gemmtune.space.errors import UnsupportedError
-from gemmtune.torch.plans import as_rows, serve
+from gemmtune.torch.gradients import traced
+from gemmtune.torch.plans import as_rows, by_torch, serve
 
 _TAIL = "Tensor? bias=None, str pack='', str epilogue='identity', Tensor[]? scales=None) -> Tensor"
 _LIBRARY = torch.library.Library("gemmtune", "DEF")
@@ -59,9 +60,15 @@ def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
 
 
 def below(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
-    """The product below autograd: at once for plain tensors, else through the dispatcher, which traces it."""
+    """The product below autograd: at once for plain tensors, else through the dispatcher, which traces it.
+
+    Where torch traces a product that no kernel of the pack is worth calling for, it finds its own in the graph, which
+    its compiler knows better than a call of ours.
+    """
     if plain(a, b, bias):
         return serve(a, b, bias, key, linear)
+    if not traced(a, b, bias, key, linear):
+        return by_torch(a, b, bias, linear)
     with torch._C._AutoDispatchBelowAutograd():
         return (LINEAR if linear else MATMUL)(a, b, bias, key)
 

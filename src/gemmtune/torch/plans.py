@@ -22,7 +22,9 @@ from gemmtune.pack.dispatch import Choice
 from gemmtune.pack.executor import DeviceState, Run
 from gemmtune.pack.runtime import MAX_PLANS, Pack
 from gemmtune.space.errors import ArrayError, GemmtuneError
+from gemmtune.space.gemm import Gemm
 from gemmtune.torch.registry import Handle, handle_of
+from gemmtune.torch.worth import Way, expected, reason, worth
 
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 _NO_SCALARS: dict[str, float] = {}
@@ -38,6 +40,9 @@ class Machine:
             lambda device: torch.cuda.current_stream(device).cuda_stream
         )
         self.current: Callable[[], int] = getattr(core, "_cuda_getDevice", None) or torch.cuda.current_device
+        self.captures: Callable[[], bool] = (
+            core._cuda_isCurrentStreamCapturing if torch.backends.cuda.is_built() else lambda: False
+        )
 
     def index(self, tensor: Any) -> int:
         """The index of the GPU that a tensor is on; -1 where it is on none that a pack can serve."""
@@ -102,15 +107,15 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         at_bias = bias.data_ptr()
         extra = (bias.shape, bias.stride(), bias.dtype, bias.get_device(), at_bias & POINTER_BITS)
         addresses = {"a": at_a, "b": at_b, "bias": at_bias}
-    stream = machine.stream(device) if device >= 0 else 0
+    stream, captured = (machine.stream(device), machine.captures()) if device >= 0 else (0, False)
     kind = (
         a.shape, a.stride(), a.dtype, at_a & POINTER_BITS, b.shape, b.stride(), b.dtype, at_b & POINTER_BITS,
-        b.get_device(), device, stream, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
+        b.get_device(), device, stream, captured, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
     )  # fmt: skip
     plans = handle.plans()
     plan = plans.get(kind)
     if plan is None:
-        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream))
+        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream, way_now()))
     if plan.run is None:
         if plan.copies:
             a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
@@ -130,6 +135,11 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         handle.complain("launch", f"A kernel of the pack could not be launched, so torch multiplies: {error}")
         return by_torch(a, b, bias, linear)
     return d
+
+
+def way_now() -> Way:
+    """How eager code calls just now."""
+    return "graph" if machine.captures() else "eager"
 
 
 def by_torch(a: Any, b: Any, bias: Any, linear: bool) -> Any:
@@ -167,8 +177,9 @@ def keep(plans: dict[Any, Any], kind: Any, plan: Any) -> Any:
 
 
 def plan_of(
-    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, addresses: dict[str, int], device: int, stream: int
-) -> Plan:
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, addresses: dict[str, int], device: int, stream: int,
+    way: Way,
+) -> Plan:  # fmt: skip
     """Work out what calls like this one do; warns where the pack cannot serve them.
 
     Raises:
@@ -194,7 +205,7 @@ def plan_of(
         choice = state.dispatch.choose(problem, {f"ptr_{name}": 256 + low for name, low in bits.items()})
         if choice.kernel is None:
             check_device(handle, state)
-        why = refused(handle, choice)
+        why = refused(handle, choice, problem, way)
         run = None if why else state.plan(problem, bits, stream)
     except (GemmtuneError, MemoryError) as error:
         handle.complain(type(error).__name__, f"The pack cannot serve here, so torch multiplies: {error}")
@@ -255,13 +266,16 @@ def fold(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, i
     return (rows, shape[-1]), (step if rows > 1 else max(1, shape[-1]), strides[-1])
 
 
-def refused(handle: Handle, choice: Choice) -> str:
-    """Why the pack's choice is not taken; empty where it is."""
+def refused(handle: Handle, choice: Choice, problem: Gemm, way: Way) -> str:
+    """Why the pack's choice is not taken for a call of this kind; empty where it is."""
     if choice.kernel is None:
         return choice.why
     ratio = None if choice.row is None else choice.row.ratio
     if ratio is not None and ratio < handle.least_ratio:
         return f"the kernel is expected to reach {ratio:.3f} x the baseline, less than {handle.least_ratio:g}"
+    point = expected(choice, problem)
+    if point is not None and not worth((point,), problem.m, way, handle.host_us):
+        return reason((point,), way, handle.host_us)
     return ""
 
 

@@ -34,12 +34,14 @@ class Handle:
         pack: the pack.
         strict: raise where a pack cannot serve, in place of one warning.
         least_ratio: the least expected ratio (baseline time / kernel time) for which a kernel is taken.
+        host_us: the least saving (microseconds) for which it is, outside of CUDA graphs; None: by the way of the call.
     """
 
     key: str
     pack: Pack
     strict: bool
     least_ratio: float
+    host_us: float | None = None
     served: dict[str, str] = field(default_factory=dict)
     """Who serves each problem met so far, in words."""
     _causes: set[str] = field(default_factory=set)
@@ -73,52 +75,66 @@ class Handle:
 
 
 _HANDLES: dict[str, Handle] = {}
-_paths: dict[tuple[str, bool, float], str] = {}
+_Terms = tuple[bool, float, float | None]
+"""``strict``, ``least_ratio`` and ``host_us``."""
+_paths: dict[tuple[str, _Terms], str] = {}
 """Keys of packs that were named by their path, so that each is read once."""
 _lock = threading.Lock()
 _unknown: set[str] = set()
 
 
-def use(pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0) -> str:
+def use(
+    pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0, host_us: float | None = None
+) -> str:
     """Take a pack into use; returns the key by which operators name it.
 
     Args:
         pack: a loaded pack, the path of one (read once), or a key that this function gave.
         strict: raise where the pack cannot serve (CPU tensors, another GPU, a dtype), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
+        host_us: outside of CUDA graphs, take a kernel only where it saves so many microseconds at least or is so long
+            that the host's time does not matter; by default what a call may cost the host
+            (:data:`gemmtune.torch.worth.HOST_US`), 0 for every kernel that wins.
 
     Raises:
         PackError: there is no good pack at the path.
-        SettingError: a ratio that is no positive number.
+        SettingError: a ratio that is no positive number, or a negative saving.
     """
     if isinstance(pack, str) and pack in _HANDLES:
         return pack
+    terms = (strict, least_ratio, host_us)
     for handle in list(_HANDLES.values()):
-        if handle.pack is pack and (handle.strict, handle.least_ratio) == (strict, least_ratio):
+        if handle.pack is pack and _terms(handle) == terms:
             return handle.key
-    named = None if isinstance(pack, Pack) else (str(pack), strict, least_ratio)
+    named = None if isinstance(pack, Pack) else (str(pack), terms)
     if named is not None and _paths.get(named) in _HANDLES:
         return _paths[named]
     if not 0 < least_ratio < float("inf"):
         raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
+    if host_us is not None and not 0 <= host_us < float("inf"):
+        raise SettingError(f"host_us is {host_us!r}, but must be a number of microseconds, 0 or more, or None.")
     loaded = pack if isinstance(pack, Pack) else load_pack(pack)
     digest = hashlib.sha256("\n".join(loaded.problems).encode()).hexdigest()[:16]
-    key = _key_of(loaded, digest, named is not None, strict, least_ratio)
+    key = _key_of(loaded, digest, named is not None, terms)
     if named is not None:
         _paths[named] = key
     return key
 
 
-def _key_of(loaded: Pack, digest: str, by_path: bool, strict: bool, least_ratio: float) -> str:
+def _terms(handle: Handle) -> _Terms:
+    return handle.strict, handle.least_ratio, handle.host_us
+
+
+def _key_of(loaded: Pack, digest: str, by_path: bool, terms: _Terms) -> str:
     """The key of a pack, which is entered where it is new."""
     with _lock:
         for handle in _HANDLES.values():
             same = handle.pack is loaded or (by_path and handle.key.startswith(digest))
-            if same and (handle.strict, handle.least_ratio) == (strict, least_ratio):
+            if same and _terms(handle) == terms:
                 return handle.key
         count = sum(1 for key in _HANDLES if key.startswith(digest))
         key = digest if not count else f"{digest}-{count + 1}"
-        _HANDLES[key] = Handle(key, loaded, strict, least_ratio)
+        _HANDLES[key] = Handle(key, loaded, *terms)
     return key
 
 

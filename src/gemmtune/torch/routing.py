@@ -29,14 +29,17 @@ class route(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801 - used as a 
         pack: a loaded pack, the path of one, or a key of :func:`gemmtune.torch.use`.
         strict: raise where the pack cannot serve, in place of one warning for each cause.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
+        host_us: as for :func:`gemmtune.torch.use`.
 
     Raises:
         PackError: there is no good pack at the path.
     """
 
-    def __init__(self, pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0) -> None:
+    def __init__(
+        self, pack: Pack | str | Path, *, strict: bool = False, least_ratio: float = 1.0, host_us: float | None = None
+    ) -> None:
         super().__init__()
-        self.key = registry.use(pack, strict=strict, least_ratio=least_ratio)
+        self.key = registry.use(pack, strict=strict, least_ratio=least_ratio, host_us=host_us)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Route one call."""

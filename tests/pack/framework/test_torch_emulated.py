@@ -120,7 +120,7 @@ def pack(monkeypatch: pytest.MonkeyPatch) -> Pack:
         sha = hashlib.sha256(cubin).hexdigest()
         kernels[sha] = Kernel(sha, made.recipe, configuration, problem, H200.arch, "13.0", "0" * 64, 40, 0)
         cubins[sha], sources[sha] = cubin, made.text
-        point = Point(dict(problem.axes), 10.0, 9.9, 10.1, 12.0, 1.2, 1.19, 1.21)
+        point = Point(dict(problem.axes), 1000.0, 990.0, 1010.0, 1200.0, 1.2, 1.19, 1.21)
         rows.append(row_of(problem, kernel=sha, points=(point,)))
     table = Table(H200.key, H200.name, H200.arch, "sustained", "cold", {}, tuple(rows))
     monkeypatch.setattr(EmulatedKernel, "sources", sources)

@@ -58,7 +58,7 @@ def pack() -> Pack:
             sha, made.recipe, configuration, problem, here.arch, made.nvrtc, made.source.template_hash, 40, 0
         )
         cubins[sha], sources[sha] = made.cubin, made.source.text
-        point = Point(dict(problem.axes), 10.0, 9.0, 11.0, 20.0, 2.0, 1.9, 2.1)
+        point = Point(dict(problem.axes), 50.0, 49.0, 51.0, 100.0, 2.0, 1.9, 2.1)
         rows.append(row_of(problem, kernel=sha, points=(point,)))
     table = Table(here.key, here.name, here.arch, "sustained", "cold", {}, tuple(rows))
     return Pack(PackData((table,), kernels, cubins, sources), "gpu")
@@ -101,6 +101,26 @@ def test_capture_on_a_stream_that_nothing_ran_on(pack: Pack) -> None:
                 out = gt.linear(a, weight, pack=key)
             graphs.append((graph, out))
     for graph, out in (*reversed(graphs), *graphs):
+        out.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        close(out, wanted)
+
+
+def test_what_eager_code_leaves_to_torch_is_taken_by_a_graph(pack: Pack) -> None:
+    """Where no call before the capture could load the kernel and find its workspace."""
+    layer = torch.nn.Linear(K, N, bias=False, device="cuda", dtype=torch.bfloat16)
+    a = made(M, K)
+    wanted = layer(a).detach()
+    gt.optimize_(layer, pack, strict=True, host_us=1000)
+    with torch.no_grad():
+        assert torch.equal(layer(a), wanted)
+        assert all(who.startswith("torch: the kernel saves 50.0 us") for who in gt.served(pack).values())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = layer(a)
+        assert [who.partition(" ")[0] for who in gt.served(pack).values()] == ["kernel"]
+    for _ in range(2):
         out.zero_()
         graph.replay()
         torch.cuda.synchronize()
