@@ -132,6 +132,20 @@ def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
         p, q = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
         if -(-p // height) * -(-q // width) <= gpu.sms:
             yield {**shapes[swap, 1], "cluster": _sharing(together, swap), "store": "shared"}
+    yield from _square(gemm, gpu, line)
+
+
+def _square(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
+    """Neighbours in both directions load together: the narrowest tile with which all their clusters run at once."""
+    for height in (128, 64) if gemm.m > _FEW_ROWS else ():
+        for width in range(32, 257, 16):
+            clusters = -(-gemm.m // (2 * height)) * -(-gemm.n // (2 * width))
+            if 4 * clusters <= gpu.sms * 7 // 8:  # some GPCs have room for fewer clusters of four than their SMs make
+                yield {
+                    "bm": height, "bn": width, "bk": line, "warpgroups": height // 64, "cluster": "2x2", "group": 1,
+                    "schedule": "cooperative", "store": "tma", "persistent": 0,
+                }  # fmt: skip
+                break
 
 
 def _sharing(blocks: int, swap: int) -> str:

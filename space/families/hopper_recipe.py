@@ -78,11 +78,13 @@ def tile(v: Mapping[str, Any]) -> Tile:
     width = f"min({along} - {first}, {group})"
     near, far = f"({first} + {inside} % {width})", f"({inside} // {width})"
     row, column = (near, far) if v["raster"] == "rows" else (far, near)
-    p_blocks, q_blocks = v["cp"], v["cq"]
-    down_blocks, across_blocks = (q_blocks, p_blocks) if v["swap"] else (p_blocks, q_blocks)
-    # A block's rank along P or Q, of which a cluster has several along one at most. Blocks that share K share the tile.
-    row = row if down_blocks == 1 else f"({row} * {down_blocks} + bx % {down_blocks})"
-    column = column if across_blocks == 1 else f"({column} * {across_blocks} + bx % {across_blocks})"
+    # A block's ranks along P and Q. Blocks that share K share the tile.
+    cp, cq = v["cp"], v["cq"]
+    p_rank = f" * {cp} + bx % {cp}" if cp > 1 else ""
+    q_rank = (f" * {cq} + bx // {cp} % {cq}" if cp > 1 else f" * {cq} + bx % {cq}") if cq > 1 else ""
+    down_rank, across_rank = (q_rank, p_rank) if v["swap"] else (p_rank, q_rank)
+    row = f"({row}{down_rank})" if down_rank else row
+    column = f"({column}{across_rank})" if across_rank else column
     return Tile(v["rows"], v["columns"], f"{row} * {v['rows']}", f"{column} * {v['columns']}")
 
 

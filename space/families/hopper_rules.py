@@ -15,7 +15,7 @@ _CLUSTERS = {
     "1x1": (1, 1, 1), "2x1": (2, 1, 1), "1x2": (1, 2, 1), "4x1": (4, 1, 1), "1x4": (1, 4, 1),
     "1x1x2": (1, 1, 2), "1x1x4": (1, 1, 4), "1x1x8": (1, 1, 8),
     "2x1x2": (2, 1, 2), "1x2x2": (1, 2, 2), "2x1x4": (2, 1, 4), "1x2x4": (1, 2, 4), "4x1x2": (4, 1, 2),
-    "1x4x2": (1, 4, 2),
+    "1x4x2": (1, 4, 2), "2x2": (2, 2, 1),
 }  # fmt: skip
 CLUSTERS = tuple(_CLUSTERS)
 """Blocks of a cluster along P and Q, which load together what they share; a third number: along K.

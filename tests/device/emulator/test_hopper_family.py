@@ -53,7 +53,7 @@ def test_tf32_is_rounded_and_multiplied(bk: int, swap: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("cluster", ["2x1", "1x2", "4x1", "1x4"])
+@pytest.mark.parametrize("cluster", ["2x1", "1x2", "4x1", "1x4", "2x2"])
 def test_clusters_load_what_they_share_once(layout: str, cluster: str) -> None:
     problem = Gemm(200, 136, 264, layout=layout)
     prove(problem, once(problem), cluster=cluster, bn=32, bk=128, stages=2, store="tma")
@@ -107,6 +107,22 @@ def test_a_persistent_block_walks_tile_after_tile(raster: str, group: int) -> No
 )
 def test_ping_pong_consumers_take_turns(knobs: dict[str, int | str]) -> None:
     prove(Gemm(200, 136, 520), schedule="pingpong", warpgroups=2, persistent=1, **knobs)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"store": "tma", "raster": "columns", "epilogue": "bias"},
+        {"store": "shared", "swap": 1, "group": 4},
+        {"schedule": "pingpong", "warpgroups": 2, "persistent": 1},
+        {"splits": 2, "stages": 4},
+        {"stream": 1, "persistent": 1, "swap": 1},
+    ],
+)
+def test_a_square_of_blocks_shares_both_operands(knobs: dict[str, Any]) -> None:
+    epilogue = str(knobs.get("epilogue", "identity"))
+    others = {name: value for name, value in knobs.items() if name != "epilogue"}
+    prove(Gemm(200, 136, 520, epilogue=epilogue), **{"cluster": "2x2", "bn": 32, **others})
 
 
 @pytest.mark.parametrize(("warpgroups", "bm"), [(1, 128), (2, 128), (2, 256), (3, 192)])
