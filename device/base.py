@@ -90,6 +90,10 @@ class Excerpt:
     outputs: Mapping[str, Array]
 
 
+Effort = Literal["trial", "final"]
+"""How long a kernel is timed: as long as tells it from others of a study, or as long as a record is worth."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One kernel to prove and time.
@@ -111,7 +115,7 @@ class Job:
     best_ratio: float | None = None
     verify: bool = True
     measure: bool = True
-    effort: Literal["trial", "final"] = "trial"
+    effort: Effort = "trial"
     thorough: bool = False
     traits: Traits | None = None
     peers: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from gemmtune.device.base import Job, Limits, Measurement, Outcome
 from gemmtune.pack.schema import Point
 
 if TYPE_CHECKING:
-    from gemmtune.device.base import Cache, Device, Regime
+    from gemmtune.device.base import Cache, Device, Effort, Regime
     from gemmtune.space.problem import Problem
 
 
@@ -151,13 +151,16 @@ class RangeMeter:
     ) -> Point | None:
         """The point at ``size``, measured when it is first asked for; None where the kernel is wrong there or fails.
 
-        ``anew`` measures again, on other inputs: for a judge who must not see the numbers that made the claim.
+        ``anew`` measures again, on other inputs and as long as finals are: for a judge who must not see the numbers
+        that made the claim.
         """
         there = problem.with_axes(**{self.axis: size})
         key = (kernel.cubin_sha256, there.key, regime, cache)
         if not anew and key in self._known:
             return self._known[key]
-        job = Job(there, kernel, self._seed + anew, regime=regime, cache=cache, effort="final")
+        # A trial's effort tells a win from a loss to within its interval, in a third of the time of a final's.
+        effort: Effort = "final" if anew else "trial"
+        job = Job(there, kernel, self._seed + anew, regime=regime, cache=cache, effort=effort, thorough=True)
         report = self._device.run(job, Limits())
         measurement, point = report.measurement, None
         if report.outcome is Outcome.WRONG:
