@@ -9,7 +9,7 @@ GPU, and PACK is not read (write ``-``). ``benchmarks/model-shapes.toml`` is suc
   over 0.5: key biases, whose true gradient is zero) is listed and not judged.
 * ``speed``: tokens/s of prefill (one sequence) and decoding (batch 1, 16, 64; one CUDA graph a token), and the time of
   a training step; plain, on the pack, and both compiled (block by block, as models of equal blocks are). The variants
-  take turns; medians of the turns.
+  take turns; medians over the turns.
 * ``training``: 300 steps on the bytes of Python's standard library, three seeds, plain and on the pack.
 
 A run joins what it measures to what OUT has. Several GPUs share the work, each with a file of its own:
@@ -40,17 +40,18 @@ from small_transformers import MODELS, Transformer, batches, cross_entropy, libr
 
 import gemmtune.torch as gt
 from gemmtune.device import open_device
+from gemmtune.device.statistics import Interval, median_interval
 from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import ResultFile, read_result_file, save
 from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
-    "bf16 models with random weights. Speed: variants in turn, {turns} turns of at least {span:g} s each, medians; "
-    "prefill {prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a "
-    "training step is forward, backward and AdamW on {batch} x {length} bytes. Ratios are plain time / time: above 1 "
-    "is faster. Training: steps of that size, AdamW's rate warmed up to {rate:g} over {warmup} steps; loss curves are "
-    "means of ten steps, a fall is from the first step's loss to the last ten's, and curves overlay where no two "
-    "points of plain and pack are further apart than curves of different seeds are."
+    "bf16 models with random weights. Speed: variants in turn, {turns} turns of at least {span:g} s each, medians; a "
+    "ratio is the median over turns of plain time / time (above 1 is faster), with its 95 % interval; prefill {prefill} "
+    "tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a training step is "
+    "forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's rate warmed up to "
+    "{rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's loss to the last "
+    "ten's, and curves overlay where no two points of plain and pack are further apart than curves of different seeds are."
 )
 BOUND, LEAST, NOISE = 1.25, 1e-3, 0.5
 RATE, WARMUP = 3e-4, 30
@@ -97,7 +98,7 @@ class Bench:
         self.steps, self.seeds = options.steps, options.seeds
         self.cuda = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.cuda else "cpu")
-        self.turns, self.span = (2, 0.0) if tiny else (5, 0.4)
+        self.turns, self.span = (2, 0.0) if tiny else (11, 0.4)
         self.prefill, self.batch, self.length = (64, 2, 65) if tiny else (4096, 4, 1025)
         self.decode, self.room = ((1, 2), 64) if tiny else ((1, 16, 64), 512)
         self.how: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": "aot_eager" if tiny else "inductor"}
@@ -199,22 +200,29 @@ class Bench:
         out: dict[str, Any] = {}
         for case, (tokens, make) in cases.items():
             calls = {variant: make(model) for variant, model in models.items()}
-            us = self._times(calls)
+            taken = self._times(calls)
             del calls
+            us = {variant: median(found) for variant, found in taken.items()}
+            ratios = {variant: _ratio(taken["plain"], found) for variant, found in taken.items()}
             out[case] = {
                 "us": us,
                 "tokens_per_s": {v: tokens / t * 1e6 for v, t in us.items()},
-                "ratio": {v: us["plain"] / t for v, t in us.items()},
+                "ratio": {v: ratio.median for v, ratio in ratios.items()},
+                "ratio_interval": {v: [ratio.low, ratio.high] for v, ratio in ratios.items()},
             }
             if "pack compiled" in us:
-                out[case]["ratio_compiled"] = us["plain compiled"] / us["pack compiled"]
-        ratios = [found["ratio"]["pack"] for found in out.values()]
-        compiled = [found["ratio_compiled"] for found in out.values() if "ratio_compiled" in found]
+                compiled = _ratio(taken["plain compiled"], taken["pack compiled"])
+                out[case] |= {
+                    "ratio_compiled": compiled.median,
+                    "ratio_compiled_interval": [compiled.low, compiled.high],
+                }
+        eager = [found["ratio"]["pack"] for found in out.values()]
+        both = [found["ratio_compiled"] for found in out.values() if "ratio_compiled" in found]
         return {
             **out,
-            "least_ratio": min(ratios),
-            "cases_of_103": sum(r >= 1.03 for r in ratios),
-            **({"least_ratio_compiled": min(compiled)} if compiled else {}),
+            "least_ratio": min(eager),
+            "cases_of_103": sum(r >= 1.03 for r in eager),
+            **({"least_ratio_compiled": min(both)} if both else {}),
             "served": self._served(),
         }
 
@@ -259,8 +267,8 @@ class Bench:
 
         return call
 
-    def _times(self, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-        """Median microseconds of each call, taking turns in an order that turns round."""
+    def _times(self, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+        """Microseconds of each call in every turn, in an order that turns round."""
         for call in calls.values():
             for _ in range(3):
                 call()
@@ -270,7 +278,7 @@ class Bench:
             order = list(calls.items())
             for variant, call in order if turn % 2 == 0 else reversed(order):
                 samples[variant].append(self._sample(call))
-        return {variant: median(found) for variant, found in samples.items()}
+        return samples
 
     def _sample(self, call: Callable[[], Any]) -> float:
         count, begin = 0, time.perf_counter()
@@ -367,6 +375,11 @@ def save_joined(path: str, result: ResultFile) -> None:
             if isinstance(parts, Mapping):
                 summary[name] = {**parts, **summary.get(name, {})}
     save(path, replace(result, name=Path(path).stem, summary=summary))
+
+
+def _ratio(plain: list[float], other: list[float]) -> Interval:
+    """How many times as fast ``other`` is, turn by turn: what the card's clock does in a turn falls on both."""
+    return median_interval([a / b for a, b in zip(plain, other, strict=True)])
 
 
 def _error(got: Any, wanted: Any) -> float:

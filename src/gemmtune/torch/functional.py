@@ -58,10 +58,16 @@ def leaves(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool | None:
     """Whether :func:`by_key` leaves operands of these shapes to torch in eager code; None where that is not known yet.
 
     Torch's own function is right for them in any case: to remember this for other operands costs time at worst.
+
+    Raises:
+        UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
     """
-    if registry.handle_of(key) is None or plans.machine.index(a) < 0 or not plain(a, b, bias):
+    handle = registry.handle_of(key)
+    if handle is None or not plain(a, b, bias) or _autocast():
         return None
-    if _autocast() or plans.machine.captures():
+    if plans.complains(handle, a, b, bias, plans.machine.index(a)) is not None:
+        return True
+    if plans.machine.captures():
         return None
     if differentiable(a, b, bias):
         return not gradients.served(a, b, bias, key, linear)

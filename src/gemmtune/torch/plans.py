@@ -187,11 +187,8 @@ def plan_of(
     """
     columns = b.shape[0 if linear else -1] if b.dim() == 2 else 0
     shape = (*a.shape[:-1], columns)
-    hindrance = hindered(a, b, bias, device)
-    if hindrance is not None:
-        cause, sentence = hindrance
-        if a.device.type != "meta":  # where nothing is computed at all
-            handle.complain(cause, f"{sentence} So torch multiplies, not the pack.")
+    sentence = complains(handle, a, b, bias, device)
+    if sentence is not None:
         return Plan(None, shape, sentence)
     call = call_of(a, b, bias, linear, device)
     if isinstance(call, str):
@@ -215,6 +212,21 @@ def plan_of(
         why = f"kernel {choice.kernel.sha[:12] if choice.kernel else ''}: {choice.why}"
     handle.note(problem.key, why if run is not None else f"torch: {why}")
     return Plan(run, shape, why)
+
+
+def complains(handle: Handle, a: Any, b: Any, bias: Any, device: int) -> str | None:
+    """Why no pack can serve such tensors, of which there is one warning; None where one may.
+
+    Raises:
+        UnsupportedError: the pack is in use with ``strict=True``.
+    """
+    hindrance = hindered(a, b, bias, device)
+    if hindrance is None:
+        return None
+    cause, sentence = hindrance
+    if a.device.type != "meta":  # where nothing is computed at all
+        handle.complain(cause, f"{sentence} So torch multiplies, not the pack.")
+    return sentence
 
 
 def hindered(a: Any, b: Any, bias: Any, device: int) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import gemmtune.torch as gt  # noqa: E402
 from gemmtune.pack.runtime import Pack  # noqa: E402
 from gemmtune.pack.schema import Point  # noqa: E402
-from gemmtune.space.errors import SettingError  # noqa: E402
+from gemmtune.space.errors import SettingError, UnsupportedError  # noqa: E402
 from gemmtune.space.gemm import Gemm  # noqa: E402
 from gemmtune.torch.worth import BUSY_US, FEW_ROWS, HOST_US, worth  # noqa: E402
 
@@ -169,3 +169,20 @@ def test_a_layer_whose_weight_is_no_parameter_still_multiplies(layer: Any, numbe
     for m in (8, 512, 512):
         a = numbers(m, 16)
         torch.testing.assert_close(layer(a), a @ layer.weight.T)
+
+
+def test_a_layer_on_the_cpu_is_left_to_torch_after_one_warning(
+    short: Pack, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, a = torch.nn.Linear(16, 32), numbers(8, 16)
+    wanted = layer(a)
+    gt.optimize_(layer, short)
+    with pytest.warns(gt.PackWarning, match="kernels run on GPUs"):
+        assert torch.equal(layer(a), wanted)
+    monkeypatch.setattr("gemmtune.torch.layers.by_key", None)  # is not asked again
+    assert torch.equal(layer(a), wanted)
+    gt.restore_(layer)
+    gt.optimize_(layer, short, strict=True)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="kernels run on GPUs"):
+            layer(a)
