@@ -47,11 +47,12 @@ from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
     "bf16 models with random weights. Speed: variants in turn, {turns} turns of at least {span:g} s each, medians; a "
-    "ratio is the median over turns of plain time / time (above 1 is faster), with its 95 % interval; prefill {prefill} "
-    "tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a training step is "
-    "forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's rate warmed up to "
-    "{rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's loss to the last "
-    "ten's, and curves overlay where no two points of plain and pack are further apart than curves of different seeds are."
+    "ratio is the median over turns of plain time / time (above 1 is faster), with its 95 % interval; prefill "
+    "{prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a training"
+    " step is forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's rate "
+    "warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's "
+    "loss to the last ten's, and curves overlay where no two points of plain and pack are further apart than curves "
+    "of different seeds are."
 )
 BOUND, LEAST, NOISE = 1.25, 1e-3, 0.5
 RATE, WARMUP = 3e-4, 30
