@@ -54,8 +54,12 @@ def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     return (LINEAR if linear else MATMUL)(a, b, bias, key)
 
 
-def leaves(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool | None:
-    """Whether :func:`by_key` leaves operands of these shapes to torch in eager code; None where that is not known yet.
+OURS, TORCHS_UNLESS_CAPTURED, TORCHS = 0, 1, 2
+"""Whose product something is in eager code."""
+
+
+def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
+    """Whose product :func:`by_key` makes of operands of these shapes in eager code; None where that is not known yet.
 
     Torch's own function is right for them in any case: to remember this for other operands costs time at worst.
 
@@ -66,12 +70,14 @@ def leaves(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool | None:
     if handle is None or not plain(a, b, bias) or _autocast():
         return None
     if plans.complains(handle, a, b, bias, plans.machine.index(a)) is not None:
-        return True
+        return TORCHS
     if plans.machine.captures():
         return None
     if differentiable(a, b, bias):
-        return not gradients.served(a, b, bias, key, linear)
-    return not gradients.kept(a, b, bias, key, linear, "eager")
+        ours = gradients.served(a, b, bias, key, linear)
+    else:
+        ours = gradients.kept(a, b, bias, key, linear, "eager")
+    return OURS if ours else TORCHS_UNLESS_CAPTURED
 
 
 def foreign(*tensors: Any) -> bool:
@@ -111,7 +117,7 @@ def explain(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path, linear
         return f"torch: {hindrance[1]}"
     tensors = {"a": a, "b": b, "bias": bias}
     addresses = {name: t.data_ptr() for name, t in tensors.items() if t is not None}
-    stream, way = plans.machine.stream(device), plans.way_now()
+    stream, way = plans.machine.stream(device), plans.way_of(plans.machine.captures())
     plan = plans.plan_of(handle, a, b, bias, linear, addresses, device, stream, way)
     if plan.copies:
         a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in tensors.items())

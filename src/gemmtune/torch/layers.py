@@ -16,7 +16,7 @@ import torch
 from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
 from gemmtune.torch import plans, registry
-from gemmtune.torch.functional import by_key, leaves
+from gemmtune.torch.functional import TORCHS, by_key, whose
 from gemmtune.torch.plans import DTYPES
 
 MAX_SHAPES = 1024
@@ -30,8 +30,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` by the kernels of a pack, whose key is in ``gemmtune_pack``; made by :func:`optimize_`."""
 
     gemmtune_pack: str
-    gemmtune_left: tuple[dict[Any, bool], dict[Any, bool]]
-    """Without and with gradients: whether inputs of a shape are left to torch, as far as they have come by."""
+    gemmtune_whose: tuple[dict[Any, int], dict[Any, int]]
+    """Without and with gradients: whose product inputs of a shape are (:func:`whose`), as far as they have come by."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
         """``input @ weight.T + bias``."""
@@ -42,17 +42,17 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
             weight, bias = parameters["weight"], parameters["bias"]
         except KeyError:  # pruned, sharded, replicated: plain attributes
             weight, bias = self.weight, self.bias
-        known, shape = self.gemmtune_left[_grad_enabled()], input.shape
-        left = known.get(shape)
-        if left is None:
-            left = _remember(known, shape, leaves(input, weight, bias, self.gemmtune_pack, True))
-        if left and not _autocast() and not plans.machine.captures():
+        known, shape = self.gemmtune_whose[_grad_enabled()], input.shape
+        found = known.get(shape)
+        if found is None:
+            found = _remember(known, shape, whose(input, weight, bias, self.gemmtune_pack, True))
+        if found and not _autocast() and (found == TORCHS or not plans.machine.captures()):
             return torch.nn.functional.linear(input, weight, bias)
         return by_key(input, weight, bias, self.gemmtune_pack, True)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Another device or dtype has other kernels."""
-        self.gemmtune_left = ({}, {})
+        self.gemmtune_whose = ({}, {})
         return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:
@@ -132,7 +132,7 @@ def optimize_(
         if why is None:
             module.__class__ = Linear
             module.gemmtune_pack = key
-            module.gemmtune_left = ({}, {})
+            module.gemmtune_whose = ({}, {})
             rows = _rows(handle.pack, module)
             why = "uses the pack" if rows else "uses the pack, which has no row for it: torch multiplies"
         dtype = str(module.weight.dtype).removeprefix("torch.")
@@ -146,17 +146,17 @@ def restore_(model: Any) -> int:
     for module in model.modules():
         if type(module) is Linear:
             module.__class__ = torch.nn.Linear
-            del module.gemmtune_pack, module.gemmtune_left
+            del module.gemmtune_pack, module.gemmtune_whose
             count += 1
     return count
 
 
-def _remember(known: dict[Any, bool], shape: Any, left: bool | None) -> bool | None:
-    if left is not None:
+def _remember(known: dict[Any, int], shape: Any, found: int | None) -> int | None:
+    if found is not None:
         if len(known) >= MAX_SHAPES:
             known.clear()
-        known[shape] = left
-    return left
+        known[shape] = found
+    return found
 
 
 def _hindrance(name: str, module: Any, filter_fn: Callable[[str, Any], bool] | None) -> str | None:

@@ -41,7 +41,7 @@ class Machine:
         )
         self.current: Callable[[], int] = getattr(core, "_cuda_getDevice", None) or torch.cuda.current_device
         self.captures: Callable[[], bool] = (
-            core._cuda_isCurrentStreamCapturing if torch.backends.cuda.is_built() else lambda: False
+            getattr(core, "_cuda_isCurrentStreamCapturing", None) or torch.cuda.is_current_stream_capturing
         )
 
     def index(self, tensor: Any) -> int:
@@ -115,7 +115,7 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     plans = handle.plans()
     plan = plans.get(kind)
     if plan is None:
-        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream, way_now()))
+        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream, way_of(captured)))
     if plan.run is None:
         if plan.copies:
             a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
@@ -137,9 +137,9 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     return d
 
 
-def way_now() -> Way:
-    """How eager code calls just now."""
-    return "graph" if machine.captures() else "eager"
+def way_of(captured: bool) -> Way:
+    """How eager code calls, into a CUDA graph or not."""
+    return "graph" if captured else "eager"
 
 
 def by_torch(a: Any, b: Any, bias: Any, linear: bool) -> Any:

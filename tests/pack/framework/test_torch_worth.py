@@ -157,9 +157,9 @@ def test_a_layer_remembers_what_it_leaves_and_forgets_it_where_it_is_moved(
         layer.bfloat16()
         layer(a.bfloat16())
         assert len(launches.calls) == 3
-    assert "gemmtune_left" not in vars(torch.nn.Linear(16, 32))
+    assert "gemmtune_whose" not in vars(torch.nn.Linear(16, 32))
     assert gt.restore_(layer) == 1
-    assert not {"gemmtune_left", "gemmtune_pack"} & set(vars(layer))
+    assert not {"gemmtune_whose", "gemmtune_pack"} & set(vars(layer))
 
 
 def test_a_layer_whose_weight_is_no_parameter_still_multiplies(layer: Any, numbers: Any) -> None:
