@@ -1,7 +1,8 @@
 """Two transformers on a pack beside plain torch: ``python benchmarks/model.py PACK OUT.json`` on a GPU.
 
 With ``--record`` OUT becomes a shape file of what the models multiply, for ``gemmtune tune --shapes``; that needs no
-GPU, and PACK is not read (write ``-``). ``benchmarks/model-shapes.toml`` is such a file. The parts:
+GPU, and PACK is not read (write ``-``). ``benchmarks/model-shapes.toml`` is such a file. The parts (``speed`` takes
+kernels that are worth the call, the others every one that wins):
 
 * ``values``: logits and gradients in bf16, plain, on the pack, and both compiled, each against the same model in fp32.
   Stated bound: the relative error (Frobenius norm) on the pack is at most 1.25 x that of plain torch (compiled: of
@@ -112,16 +113,17 @@ class Bench:
         with self.device:
             return Transformer(MODELS[name]).to(torch.bfloat16)
 
-    def pair(self, name: str, seed: int = 0) -> dict[str, Any]:
-        """The same model twice: plain, and on the pack."""
+    def pair(self, name: str, seed: int = 0, host_us: float | None = 0.0) -> dict[str, Any]:
+        """The same model twice: plain, and on the pack, with every kernel that wins or those worth ``host_us``."""
         plain = self.model(name, seed)
         tuned = copy.deepcopy(plain)
-        gt.optimize_(tuned, self.pack)
+        self.key = gt.use(self.pack, host_us=host_us)
+        gt.optimize_(tuned, self.key)
         return {"plain": plain, "pack": tuned}
 
-    def variants(self, name: str) -> dict[str, Any]:
+    def variants(self, name: str, host_us: float | None = 0.0) -> dict[str, Any]:
         """The pair, and a compiled copy of each."""
-        models = self.pair(name)
+        models = self.pair(name, host_us=host_us)
         if not self.eager:
             models |= {f"{variant} compiled": copy.deepcopy(model) for variant, model in models.items()}
         for variant, model in models.items():
@@ -192,7 +194,7 @@ class Bench:
 
     def speed(self, name: str) -> dict[str, Any]:
         """Microseconds of each case and variant, tokens/s, and ratios to plain torch."""
-        models = self.variants(name)
+        models = self.variants(name, None)
         cases: dict[str, tuple[int, Callable[[Any], Callable[[], Any]]]] = {
             "prefill": (self.prefill, self._prefill),
             **{f"decode {b}": (b, lambda m, b=b: self._decoder(m, b)) for b in self.decode},
@@ -345,7 +347,7 @@ class Bench:
         return torch.tensor([self.room - 1], device=self.device)
 
     def _served(self) -> dict[str, str]:
-        return dict(sorted(gt.served(self.pack).items()))
+        return dict(sorted(gt.served(self.key).items()))
 
     def _wait(self) -> None:
         if self.cuda:

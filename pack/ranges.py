@@ -66,9 +66,12 @@ def claims(
                 points = meter.claim(*offers[size], span, regime, cache)
                 if not points or had[0] < points[0].axes[axis] or points[-1].axes[axis] < had[1]:
                     continue  # it would give up what it had
-                between = meter.measure(*offers[size], (low + high) // 2, regime, cache)
-                if between is not None and beats_baseline(between.ratio, between.ratio_low):
-                    held[size] = points
+                middle = (low + high) // 2
+                if points[0].axes[axis] <= middle <= points[-1].axes[axis]:
+                    between = meter.measure(*offers[size], middle, regime, cache)
+                    if between is None or not beats_baseline(between.ratio, between.ratio_low):
+                        continue
+                held[size] = points
     return {size: points for size, points in held.items() if points}
 
 

@@ -9,10 +9,11 @@ import torch
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.torch import gradients, plans, registry
-from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, plain
+from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, jit_tracing, plain, transforms
 
 _autocast = torch._C._is_any_autocast_enabled
 _compiling = torch.compiler.is_compiling
+_exporting = torch.compiler.is_exporting
 
 
 def linear(a: Any, weight: Any, bias: Any = None, *, pack: Pack | str | Path) -> Any:
@@ -42,7 +43,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path) -> Any:
 def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     """The product, by the shortest way: past the dispatcher for plain tensors, by the operator where torch traces."""
     if _compiling():
-        return (LINEAR if linear else MATMUL)(a, b, bias, key)
+        return (LINEAR if linear else MATMUL)(a, b, bias, key if _exporting() else _compiled(key))
     if plain(a, b, bias) and not _autocast():
         if differentiable(a, b, bias):
             if gradients.served(a, b, bias, key, linear):
@@ -52,6 +53,11 @@ def by_key(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     if foreign(a, b, bias):
         return plans.by_torch(a, b, bias, linear)
     return (LINEAR if linear else MATMUL)(a, b, bias, key)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compiled(key: str) -> str:
+    return registry.compiled(key)
 
 
 OURS, TORCHS_UNLESS_CAPTURED, TORCHS = 0, 1, 2
@@ -71,7 +77,7 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
         return None
     if plans.complains(handle, a, b, bias, plans.machine.index(a)) is not None:
         return TORCHS
-    if plans.machine.captures():
+    if plans.machine.captured(a):
         return None
     if differentiable(a, b, bias):
         ours = gradients.served(a, b, bias, key, linear)
@@ -81,10 +87,18 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
 
 
 def foreign(*tensors: Any) -> bool:
-    """Whether one is a subclass that knows torch's operators but not ours (a DTensor, say), or a transform works."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    """Whether one is no plain matrix: a nested tensor, a subclass that knows torch's operators but not ours, a proxy.
+
+    Also where a transform works, or torch's older tracer, whose programs run without us.
+    """
+    if transforms() is not None or jit_tracing() is not None:
         return True
-    return any(t is not None and type(t).__torch_dispatch__ is not _DISABLED and not _traces(t) for t in tensors)
+    return any(
+        t is not None
+        and (getattr(type(t), "__torch_dispatch__", None) is not _DISABLED or t.is_nested)
+        and not _traces(t)
+        for t in tensors
+    )
 
 
 _DISABLED = torch.Tensor.__torch_dispatch__
@@ -117,7 +131,14 @@ def explain(a: Any, b: Any, bias: Any = None, *, pack: Pack | str | Path, linear
         return f"torch: {hindrance[1]}"
     tensors = {"a": a, "b": b, "bias": bias}
     addresses = {name: t.data_ptr() for name, t in tensors.items() if t is not None}
-    stream, way = plans.machine.stream(device), plans.way_of(plans.machine.captures())
+    taken = plans.machine.captured(a)
+    if differentiable(a, b, bias):
+        if not gradients.served(a, b, bias, key, linear):
+            call = plans.call_of(a, b, bias, linear, device)
+            problem = None if isinstance(call, str) else call.problem
+            return handle.served.get(problem.key, "torch: none of its gradients") if problem else f"torch: {call}"
+        taken = True
+    stream, way = plans.machine.stream(device), plans.way_of(taken)
     plan = plans.plan_of(handle, a, b, bias, linear, addresses, device, stream, way)
     if plan.copies:
         a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in tensors.items())

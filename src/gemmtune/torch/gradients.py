@@ -41,7 +41,7 @@ def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
     device = plans.machine.index(a)
     if handle is None or device < 0:
         return True
-    way: Way = "graph" if plans.machine.captures() else "recorded"
+    way: Way = "graph" if plans.machine.captured(a) else "recorded"
     kind = (
         way, a.shape, a.stride(), a.dtype, a.requires_grad, b.shape, b.stride(), b.dtype, b.requires_grad,
         b.get_device(), None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.get_device()), device,

@@ -42,11 +42,14 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
             weight, bias = parameters["weight"], parameters["bias"]
         except KeyError:  # pruned, sharded, replicated: plain attributes
             weight, bias = self.weight, self.bias
-        known, shape = self.gemmtune_whose[_grad_enabled()], input.shape
-        found = known.get(shape)
+        known = self.gemmtune_whose[_grad_enabled()]
+        try:
+            found = known.get(input.shape)
+        except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
+            return by_key(input, weight, bias, self.gemmtune_pack, True)
         if found is None:
-            found = _remember(known, shape, whose(input, weight, bias, self.gemmtune_pack, True))
-        if found and not _autocast() and (found == TORCHS or not plans.machine.captures()):
+            found = _remember(known, input, whose(input, weight, bias, self.gemmtune_pack, True))
+        if found and not _autocast() and (found == TORCHS or not plans.machine.captured(input)):
             return torch.nn.functional.linear(input, weight, bias)
         return by_key(input, weight, bias, self.gemmtune_pack, True)
 
@@ -54,6 +57,11 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         """Another device or dtype has other kernels."""
         self.gemmtune_whose = ({}, {})
         return super()._apply(*args, **kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """So may the program that a copy comes to."""
+        super().__setstate__(state)
+        self.gemmtune_whose = ({}, {})
 
     def extra_repr(self) -> str:
         """As nn.Linear, and the pack."""
@@ -151,11 +159,11 @@ def restore_(model: Any) -> int:
     return count
 
 
-def _remember(known: dict[Any, int], shape: Any, found: int | None) -> int | None:
-    if found is not None:
+def _remember(known: dict[Any, int], tensor: Any, found: int | None) -> int | None:
+    if found is not None and all(type(size) is int for size in tensor.shape):
         if len(known) >= MAX_SHAPES:
             known.clear()
-        known[shape] = found
+        known[tensor.shape] = found
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from gemmtune.space.errors import UnsupportedError
-from gemmtune.torch.gradients import traced
+from gemmtune.torch.gradients import served, traced
 from gemmtune.torch.plans import as_rows, by_torch, serve
 
 _TAIL = "Tensor? bias=None, str pack='', str epilogue='identity', Tensor[]? scales=None) -> Tensor"
@@ -31,7 +31,8 @@ MATMUL = torch.ops.gemmtune.matmul.default
 
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._functorch.peek_interpreter_stack
+transforms = torch._C._functorch.peek_interpreter_stack
+jit_tracing = torch._C._get_tracing_state
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -42,8 +43,9 @@ def plain(a: Any, b: Any, bias: Any) -> bool:
         and type(b) in _PLAIN
         and (bias is None or type(bias) in _PLAIN)
         and not _modes()
-        and _transforms() is None
-        and not (a.is_neg() or b.is_neg())
+        and transforms() is None
+        and jit_tracing() is None
+        and not (a.is_neg() or b.is_neg() or a.is_nested)
     )
 
 
@@ -54,9 +56,11 @@ def differentiable(a: Any, b: Any, bias: Any) -> bool:
 
 def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     """The product with its gradient, where one must be recorded; without autocast."""
-    if differentiable(a, b, bias):
-        return Product.apply(a, b, bias, key, linear)
-    return below(a, b, bias, key, linear)
+    if not differentiable(a, b, bias):
+        return below(a, b, bias, key, linear)
+    if plain(a, b, bias) and not served(a, b, bias, key, linear):
+        return by_torch(a, b, bias, linear)
+    return Product.apply(a, b, bias, key, linear)
 
 
 def below(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
@@ -66,7 +70,7 @@ def below(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     its compiler knows better than a call of ours.
     """
     if plain(a, b, bias):
-        return serve(a, b, bias, key, linear)
+        return serve(a, b, bias, key, linear, True)
     if not traced(a, b, bias, key, linear):
         return by_torch(a, b, bias, linear)
     with torch._C._AutoDispatchBelowAutograd():
@@ -114,7 +118,7 @@ def _register(name: str, operator: Any, linear: bool) -> None:
     def run(a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None) -> Any:
         if epilogue != "identity" or scales:
             _refuse_seam(epilogue, scales)
-        return serve(a, b, bias, pack, linear)
+        return serve(a, b, bias, pack, linear, True)
 
     def recorded(
         a: Any, b: Any, bias: Any = None, pack: str = "", epilogue: str = "identity", scales: Any = None

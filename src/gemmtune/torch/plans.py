@@ -21,7 +21,7 @@ from gemmtune.pack.call import Call, Operands, plan_call
 from gemmtune.pack.dispatch import Choice
 from gemmtune.pack.executor import DeviceState, Run
 from gemmtune.pack.runtime import MAX_PLANS, Pack
-from gemmtune.space.errors import ArrayError, GemmtuneError
+from gemmtune.space.errors import ArrayError, GemmtuneError, ProblemError
 from gemmtune.space.gemm import Gemm
 from gemmtune.torch.registry import Handle, handle_of
 from gemmtune.torch.worth import Way, expected, reason, worth
@@ -40,13 +40,17 @@ class Machine:
             lambda device: torch.cuda.current_stream(device).cuda_stream
         )
         self.current: Callable[[], int] = getattr(core, "_cuda_getDevice", None) or torch.cuda.current_device
-        self.captures: Callable[[], bool] = (
+        self._captures: Callable[[], bool] = (
             getattr(core, "_cuda_isCurrentStreamCapturing", None) or torch.cuda.is_current_stream_capturing
         )
 
     def index(self, tensor: Any) -> int:
         """The index of the GPU that a tensor is on; -1 where it is on none that a pack can serve."""
         return tensor.get_device() if tensor.is_cuda else -1
+
+    def captured(self, tensor: Any) -> bool:
+        """Whether what is called now on a tensor goes into a CUDA graph, which replays without the host."""
+        return tensor.is_cuda and self._captures()  # where there is no GPU, torch may raise
 
     def on(self, device: int) -> AbstractContextManager[Any]:
         """A context in which ``device`` is current."""
@@ -82,7 +86,7 @@ class Plan:
 # ------------------------------------------------------------------------------------------------------------ the call
 
 
-def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
+def serve(a: Any, b: Any, bias: Any, key: str, linear: bool, taken: bool = False) -> Any:
     """``a @ b + bias`` (``a @ b.T + bias`` where ``linear``), below autograd, on the current stream.
 
     Args:
@@ -91,6 +95,7 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         bias: tensor [N], or None.
         key: the pack's (:func:`gemmtune.torch.registry.use`).
         linear: how b is stored.
+        taken: the host's cost of the call is paid already, so that every kernel that wins serves.
 
     Raises:
         UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
@@ -107,23 +112,24 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
         at_bias = bias.data_ptr()
         extra = (bias.shape, bias.stride(), bias.dtype, bias.get_device(), at_bias & POINTER_BITS)
         addresses = {"a": at_a, "b": at_b, "bias": at_bias}
-    stream, captured = (machine.stream(device), machine.captures()) if device >= 0 else (0, False)
+    stream = machine.stream(device) if device >= 0 else 0
+    taken = taken or machine.captured(a)
     kind = (
         a.shape, a.stride(), a.dtype, at_a & POINTER_BITS, b.shape, b.stride(), b.dtype, at_b & POINTER_BITS,
-        b.get_device(), device, stream, captured, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
+        b.get_device(), device, stream, taken, linear, extra, a.dtype is torch.float32 and tf32_allowed(),
     )  # fmt: skip
     plans = handle.plans()
     plan = plans.get(kind)
     if plan is None:
-        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream, way_of(captured)))
+        plan = keep(plans, kind, plan_of(handle, a, b, bias, linear, addresses, device, stream, way_of(taken)))
     if plan.run is None:
         if plan.copies:
             a, b, bias = (t.contiguous() if n in plan.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
-            return serve(a, b, bias, key, linear)
+            return serve(a, b, bias, key, linear, taken)
         return by_torch(a, b, bias, linear)
     if machine.current() != device:
         with machine.on(device):
-            return serve(a, b, bias, key, linear)
+            return serve(a, b, bias, key, linear, taken)
     d = a.new_empty(plan.shape)
     at_d = addresses["d"] = d.data_ptr()
     if at_d & POINTER_BITS:  # from an allocator of the user's own, which the launch was not prepared for
@@ -137,9 +143,9 @@ def serve(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     return d
 
 
-def way_of(captured: bool) -> Way:
-    """How eager code calls, into a CUDA graph or not."""
-    return "graph" if captured else "eager"
+def way_of(taken: bool) -> Way:
+    """How eager code calls: at no cost (into a CUDA graph, or where that is paid) or at the host's."""
+    return "graph" if taken else "eager"
 
 
 def by_torch(a: Any, b: Any, bias: Any, linear: bool) -> Any:
@@ -256,7 +262,7 @@ def call_of(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Call | str:
     precision = "tf32" if a.dtype is torch.float32 and tf32_allowed() else "fp32"
     try:
         call = plan_call(Operands(left, right, bias=added), None, precision)
-    except ArrayError as error:
+    except (ArrayError, ProblemError) as error:
         return str(error)
     return call if call.action in ("run", "copy") else "the result is empty, or a sum of no terms"
 

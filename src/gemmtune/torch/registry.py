@@ -75,6 +75,9 @@ class Handle:
 
 
 _HANDLES: dict[str, Handle] = {}
+_COMPILED: dict[str, str] = {}
+_ALIASES: dict[str, Handle] = {}
+"""What compiled graphs call the packs (:func:`compiled`), by key; and the packs by that."""
 _Terms = tuple[bool, float, float | None]
 """``strict``, ``least_ratio`` and ``host_us``."""
 _paths: dict[tuple[str, _Terms], str] = {}
@@ -89,7 +92,8 @@ def use(
     """Take a pack into use; returns the key by which operators name it.
 
     Args:
-        pack: a loaded pack, the path of one (read once), or a key that this function gave.
+        pack: a loaded pack, the path of one (read once), or a key that this function gave, which stands for its terms
+            too: what is not said stays as it was.
         strict: raise where the pack cannot serve (CPU tensors, another GPU, a dtype), in place of one warning.
         least_ratio: take a kernel only where it is expected to reach this ratio to the baseline at least.
         host_us: outside of CUDA graphs, take a kernel only where it saves so many microseconds at least or is so long
@@ -100,9 +104,11 @@ def use(
         PackError: there is no good pack at the path.
         SettingError: a ratio that is no positive number, or a negative saving.
     """
-    if isinstance(pack, str) and pack in _HANDLES:
-        return pack
     terms = (strict, least_ratio, host_us)
+    if isinstance(pack, str) and pack in _HANDLES:
+        if terms in ((False, 1.0, None), _terms(_HANDLES[pack])):
+            return pack
+        pack = _HANDLES[pack].pack
     for handle in list(_HANDLES.values()):
         if handle.pack is pack and _terms(handle) == terms:
             return handle.key
@@ -134,13 +140,34 @@ def _key_of(loaded: Pack, digest: str, by_path: bool, terms: _Terms) -> str:
                 return handle.key
         count = sum(1 for key in _HANDLES if key.startswith(digest))
         key = digest if not count else f"{digest}-{count + 1}"
-        _HANDLES[key] = Handle(key, loaded, *terms)
+        _HANDLES[key] = handle = Handle(key, loaded, *terms)
+        _COMPILED[key] = alias = f"{key}@{_fingerprint(loaded, terms)}"
+        _ALIASES[alias] = handle
     return key
+
+
+def _fingerprint(loaded: Pack, terms: _Terms) -> str:
+    """Of all that decides which products a compiled graph leaves to torch: times, and the terms of use."""
+    rows = [
+        f"{row} {[(point.us, point.baseline_us) for point in row.points]}"
+        for table in loaded.tables
+        for row in table.rows
+    ]
+    return hashlib.sha256("\n".join([str(terms), *rows]).encode()).hexdigest()[:12]
+
+
+def compiled(key: str) -> str:
+    """What graphs call a pack that torch compiles, and may keep for other programs: not to be found again there.
+
+    Torch's caches know a graph by the text of its calls. This one changes with the pack's times and its terms of use,
+    by which products were left to torch.
+    """
+    return _COMPILED.get(key, key)
 
 
 def handle_of(key: str) -> Handle | None:
     """The pack in use under ``key``; None, with one warning a key, where this process knows none."""
-    handle = _HANDLES.get(key)
+    handle = _HANDLES.get(key) or _ALIASES.get(key)
     if handle is None and key not in _unknown:
         _unknown.add(key)
         warnings.warn(

@@ -27,6 +27,8 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_HANDLES", {})
     monkeypatch.setattr(registry, "_unknown", set())
     monkeypatch.setattr(registry, "_paths", {})
+    monkeypatch.setattr(registry, "_COMPILED", {})
+    monkeypatch.setattr(registry, "_ALIASES", {})
 
 
 @pytest.fixture
@@ -51,11 +53,13 @@ def host_machine() -> Any:
             self.stream = lambda device: self.stream_now
             self.current = lambda: self.current_now
             self.capturing = False
-            self.captures = lambda: self.capturing
             self.version: str | None = None
 
         def index(self, tensor: Any) -> int:
             return 0
+
+        def captured(self, tensor: Any) -> bool:
+            return self.capturing
 
         @contextlib.contextmanager
         def on(self, device: int) -> Iterator[None]:

@@ -87,21 +87,57 @@ def test_a_layer_with_gradients_counts_what_all_of_them_save(
         out = gt.linear(a, weight, pack=key)
         assert (type(out.grad_fn).__name__ == "ProductBackward") == bool(kernels)
         assert any("2 kernels of the layer save 4.0 us" in who for who in gt.served(key).values()) != bool(kernels)
+        assert gt.explain(a, weight, pack=key).startswith("kernel" if kernels else "torch: the 2 kernels of the layer")
+        out.sum().backward()
+        assert len(launches.calls) == kernels  # each, though alone it saves less than that
+    launches.calls.clear()
     host.capturing = True
     key = gt.use(short)
     gt.linear(numbers(8, 16, grad=True), weight, pack=key).sum().backward()
     assert len(launches.calls) == 2
 
 
+def test_autocast_asks_what_a_layer_with_gradients_saves(
+    host: Any, launches: Any, short: Pack, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = torch.nn.Linear(16, 32, bias=False, dtype=torch.bfloat16)
+    monkeypatch.setattr("gemmtune.torch.worth.BUSY_US", 1e9)
+    gt.optimize_(layer, short)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(numbers(8, 16, grad=True))
+    assert type(out.grad_fn).__name__ != "ProductBackward"
+    assert launches.calls == []
+
+
+def test_an_operator_that_was_called_takes_what_wins(host: Any, launches: Any, short: Pack, numbers: Any) -> None:
+    a, weight = numbers(8, 16), numbers(32, 16)
+    assert torch.equal(torch.ops.gemmtune.linear(a, weight, None, gt.use(short)), a @ weight.T)
+    assert len(launches.calls) == 1  # the call is paid
+
+
+def test_a_key_stands_for_its_terms_until_others_are_given(host: Any, short: Pack) -> None:
+    key = gt.use(short, host_us=3)
+    assert gt.use(key) == key
+    other = gt.use(key, host_us=0)
+    assert other != key
+    layer = torch.nn.Linear(16, 32)
+    gt.optimize_(layer, key, host_us=0)
+    assert layer.gemmtune_pack == other
+
+
 def operators_of(layer: Any, a: Any) -> list[str]:
     """What the graph that torch makes of a layer calls."""
-    found: list[str] = []
+    return [str(node.target) for node in nodes_of(layer, a)]
+
+
+def nodes_of(layer: Any, a: Any) -> list[Any]:
+    found: list[Any] = []
 
     def backend(graph: Any, examples: Any) -> Any:
         from torch._functorch.aot_autograd import aot_module_simplified
 
         def compiler(inner: Any, _: Any) -> Any:
-            found.extend(str(node.target) for node in inner.graph.nodes if node.op == "call_function")
+            found.extend(node for node in inner.graph.nodes if node.op == "call_function")
             return inner
 
         return aot_module_simplified(graph, examples, fw_compiler=compiler)
@@ -186,3 +222,52 @@ def test_a_layer_on_the_cpu_is_left_to_torch_after_one_warning(
     for _ in range(2):
         with pytest.raises(UnsupportedError, match="kernels run on GPUs"):
             layer(a)
+
+
+def test_compiled_graphs_of_other_times_or_terms_are_others(
+    layer: Any, host: Any, short: Pack, maker: Any, numbers: Any
+) -> None:
+    """Torch's caches, which outlive programs, know a graph by the text of its calls."""
+
+    def pack_of(layer: Any) -> str:
+        (node,) = [n for n in nodes_of(layer, numbers(8, 16)) if "gemmtune" in str(n.target)]
+        return str(node.args[3])
+
+    first = pack_of(layer)
+    assert first == pack_of(layer)
+    gt.optimize_(layer, short, host_us=1)
+    second = pack_of(layer)
+    maker.add(Gemm(8, 32, 16, "fp32"), 1.3, us=9.0, tag="8")
+    gt.optimize_(layer, Pack(maker.data(), "retuned"))
+    assert len({first, second, pack_of(layer)}) == 3
+
+
+def test_a_copy_that_comes_to_another_program_begins_anew(layer: Any, numbers: Any) -> None:
+    with torch.no_grad():
+        layer(numbers(512, 16))
+    assert layer.gemmtune_whose[0]
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.gemmtune_whose == ({}, {})
+    state = layer.__getstate__()
+    del state["gemmtune_whose"]
+    old = torch.nn.Linear.__new__(type(layer))
+    old.__setstate__(state)
+    assert torch.equal(old(numbers(512, 16) * 0), torch.zeros(512, 32))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning", "ignore:.*prototype stage:UserWarning")
+def test_tracers_proxies_and_nested_tensors_get_torchs_own(layer: Any, numbers: Any) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    a = numbers(512, 16)
+    wanted = a @ layer.weight.T
+    traced = make_fx(lambda x: layer(x), tracing_mode="symbolic", _allow_non_fake_inputs=True)(a)
+    assert torch.equal(traced(a), wanted)
+    jitted = torch.jit.trace(layer, (a,), check_trace=False)
+    assert torch.equal(jitted(a), wanted)
+    assert "gemmtune::" not in str(jitted.inlined_graph)
+    assert all(type(size) is int for shape in layer.gemmtune_whose[1] for size in shape)
+    assert torch.equal(torch.fx.symbolic_trace(torch.nn.Sequential(layer))(a), wanted)
+    nested = torch.nested.nested_tensor([a[:3], a[3:8]])
+    for got, want in zip(layer(nested).unbind(), (wanted[:3], wanted[3:8]), strict=True):
+        assert torch.equal(got, want)
