@@ -108,7 +108,7 @@ def hold_out(device: Device, history: History) -> list[HeldOut]:
         kernel = rebuild(record, kernels, history.cubin(record.cubin_sha256)) if won else None
         ratio = timing.ratio if won and timing is not None and timing.ratio is not None else 1.0
         group.append(Tuned(problem_from_json(record.problem_json), kernel, ratio))
-    return leave_one_out(RangeMeter(device), group, "sustained", "cold")
+    return leave_one_out(RangeMeter(device), group, "sustained", "cold", lambda p: print(f"{p.key}", flush=True))  # noqa: T201
 
 
 def measure(

@@ -221,23 +221,25 @@ class _Export:
         """Measure how far every measured winner of this GPU serves, and add the ranges that hold."""
         for meter, device, group in self._groups():
             first, by_size = group[0], {one.problem.axes["m"]: one for one in group}
-            self.say(f"{first.record.problem_key}: measuring how far the kernels of {len(group)} sizes of m serve")
             offers: dict[int, Offer] = {
                 size: (one.kernel, one.problem)
                 for size, one in by_size.items()
                 if one.won and "m" not in one.kernel.recipe.constants
             }
-            for size, points in claims(meter, list(by_size), offers, first.regime, first.state).items():
+            found = claims(meter, list(by_size), offers, first.regime, first.state, self._tell)
+            for size, points in found.items():
                 self._add_range(device, by_size[size], points)
+
+    def _tell(self, problem: Problem, span: tuple[int, int]) -> None:
+        self.say(f"{problem.key}: measuring m = {span[0]} to {span[1]}")
 
     def hold_out(self) -> tuple[HeldOut, ...]:
         """What the look-up would answer at each tuned size, had it not been tuned."""
         found: list[HeldOut] = []
         for meter, _, group in self._groups():
             first = group[0]
-            self.say(f"{first.record.problem_key}: holding out each of {len(group)} sizes of m")
             tuned = [Tuned(c.problem, c.kernel if c.won else None, c.record_ratio) for c in group]
-            found += leave_one_out(meter, tuned, first.regime, first.state)
+            found += leave_one_out(meter, tuned, first.regime, first.state, lambda p: self.say(f"{p.key}: held out"))
         return tuple(found)
 
     def drop_wrong(self) -> None:

@@ -10,7 +10,7 @@ the baseline there by more than the noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,12 @@ Offer = tuple[CompiledKernel, "Problem"]
 
 
 def claims(
-    meter: RangeMeter, sizes: Sequence[int], offers: Mapping[int, Offer], regime: Regime, cache: Cache
+    meter: RangeMeter,
+    sizes: Sequence[int],
+    offers: Mapping[int, Offer],
+    regime: Regime,
+    cache: Cache,
+    tell: Callable[[Problem, tuple[int, int]], None] = lambda _problem, _span: None,
 ) -> dict[int, tuple[Point, ...]]:
     """The ranges of a group that hold, by the size each kernel was tuned for; no two overlap.
 
@@ -49,9 +54,15 @@ def claims(
         offers: what may serve more than its own size, by that size.
         regime: in which to measure.
         cache: in which state.
+        tell: is told what each kernel is tried on.
     """
     axis, offered = meter.axis, spans(sizes)
-    held = {size: meter.claim(*offers[size], offered[size], regime, cache) for size in sorted(offers)}
+
+    def claim(size: int, span: tuple[int, int]) -> tuple[Point, ...]:
+        tell(offers[size][1], span)
+        return meter.claim(*offers[size], span, regime, cache)
+
+    held = {size: claim(size, offered[size]) for size in sorted(offers)}
 
     def reach(size: int) -> tuple[int, int]:
         points = held.get(size)
@@ -63,7 +74,7 @@ def claims(
             if size in offers and low <= high:
                 had = reach(size)
                 span = (low, had[1]) if size == above else (had[0], high)
-                points = meter.claim(*offers[size], span, regime, cache)
+                points = claim(size, span)
                 if not points or had[0] < points[0].axes[axis] or points[-1].axes[axis] < had[1]:
                     continue  # it would give up what it had
                 middle = (low + high) // 2

@@ -8,7 +8,7 @@ this is the measurement that would show it: it is made anew, on other inputs tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -59,8 +59,14 @@ class HeldOut:
         return max(0.0, self.best_ratio / self.ratio - 1.0)
 
 
-def leave_one_out(meter: RangeMeter, group: Sequence[Tuned], regime: Regime, cache: Cache) -> list[HeldOut]:
-    """Hold each size of ``group``, whose problems differ in the meter's axis alone, out in turn.
+def leave_one_out(
+    meter: RangeMeter,
+    group: Sequence[Tuned],
+    regime: Regime,
+    cache: Cache,
+    tell: Callable[[Problem], None] = lambda _problem: None,
+) -> list[HeldOut]:
+    """Hold each size of ``group``, whose problems differ in the meter's axis alone, out in turn, and ``tell`` of it.
 
     Empty where there is only one.
     """
@@ -74,6 +80,7 @@ def leave_one_out(meter: RangeMeter, group: Sequence[Tuned], regime: Regime, cac
     found: list[HeldOut] = []
     for size in sorted(by_size) if len(by_size) > 1 else ():
         out, best = by_size[size], max(1.0, by_size[size].ratio)
+        tell(out.problem)
         answer = HeldOut(out.problem, "baseline", None, None, None, 1.0, 1.0, 1.0, best)
         others = [other for other in by_size if other != size]
         held = claims(meter, others, {o: offers[o] for o in others if o in offers}, regime, cache)
