@@ -95,10 +95,11 @@ class CublasGemm:
             handle.gemm(self._call(alpha, 0.0), a, b, d32)
             self._finish(beta if c else 0.0, "float32", self._problem.n).launch(stream, d32, d, c, bias)
             return
-        if c:
-            self._copy(c, d, stream)
-        handle.gemm(self._call(alpha, beta if c else 0.0), a, b, d)
-        if bias:
+        row = bool(bias) and self._problem.m == 1  # as torch does it: a copy costs less than a kernel that adds
+        if c or row:
+            self._copy(bias if row else c, d, stream)
+        handle.gemm(self._call(alpha, 1.0 if row else beta if c else 0.0), a, b, d)
+        if bias and not row:
             self._finish(0.0, self._out, self._d.ld).launch(stream, d, d, 0, bias)
 
     # -------------------------------------------------------------------------------------------------- internals

@@ -66,6 +66,13 @@ def test_the_baseline_computes_the_problem(
     assert (np.abs(got - reference) <= 4 * u * scale + 2.0**-22 * scale + 2.0**-24).all()  # unfused: rounded twice
 
 
+def test_a_single_row_is_added_to_its_bias_and_rounded_once(blas: HostBlas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "Finish", None)  # no second kernel
+    problem = Gemm(1, 24, 40, "bf16", epilogue="bias", ldd=32)
+    got, reference, scale = run(problem, blas)
+    assert (np.abs(got - reference) <= problem.out.roundoff * np.abs(reference) + 2.0**-22 * scale).all()
+
+
 def test_compute_types_workspace_and_math_mode(blas: HostBlas) -> None:
     run(Gemm(4, 4, 4, "fp32"), blas)
     run(Gemm(4, 4, 4, "tf32"), blas)
