@@ -1,6 +1,7 @@
-"""Whether a product whose gradient is recorded has enough of the pack, in itself and in its gradients.
+"""What is known before the call: whether kernels of the pack are worth calling for a product, or it and its gradients.
 
-Where it has not, torch's own function records it: its autograd is compiled, and a step does not wait for ours.
+Where they are not, torch's own function is called, recorded by its autograd, which is compiled, or traced: neither a
+step nor a compiled graph waits for ours.
 """
 
 from __future__ import annotations
@@ -57,27 +58,28 @@ def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
 def _served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way) -> bool:
     if plans.hindered(a, b, bias, device) is not None:
         return True
-    whose: dict[str, str] = {}
-    points: list[Point] = []
-    winners: list[str] = []
+    losers: dict[str, str] = {}
+    winners: dict[str, Point] = {}
     with torch.no_grad():
         for product in _products(a, b, bias, linear):
-            found = _choice(handle, *product, device)
+            problem = _problem(*product, device)
+            if problem is None:
+                continue
+            found = _choice(handle, problem, device)
             if found is None:
                 return True
-            problem, choice, why = found
-            if why or problem is None or choice is None:
-                whose |= {problem.key: why} if problem is not None else {}
+            choice, why = found
+            if why:
+                losers[problem.key] = why
                 continue
             point = expected(choice, problem)
             if point is None:
                 return True
-            points.append(point)
-            winners.append(problem.key)
+            winners[problem.key] = point
+    points = tuple(winners.values())
     if points and worth(points, 0, way, handle.host_us):
         return True
-    whose |= {problem: reason(points, way, handle.host_us) for problem in winners}
-    for key, why in whose.items():
+    for key, why in (losers | {key: reason(points, way, handle.host_us) for key in winners}).items():
         handle.note(key, f"torch: {why}")
     return False
 
@@ -102,23 +104,26 @@ def _like(tensor: Any) -> Any:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _choice(
-    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int
-) -> tuple[Gemm | None, Choice | None, str] | None:
-    """One product, what the pack has for it, and why that does not win; None where the call itself is to say."""
+def _problem(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Gemm | None:
+    """What is multiplied once operands that need it are copied; None where they do not fit, or nothing is."""
     call = plans.call_of(a, b, bias, linear, device)
     if isinstance(call, str):
-        return None, None, call
+        return None
     if call.problem is None:
         a, b, bias = (t.contiguous() if n in call.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
-        return _choice(handle, a, b, bias, linear, device)
+        return _problem(a, b, bias, linear, device)
+    return call.problem
+
+
+def _choice(handle: Handle, problem: Gemm, device: int) -> tuple[Choice, str] | None:
+    """What the pack has for a problem, and why that does not win; None where the call itself is to say."""
     try:
         state = plans.machine.state(handle.pack, device)
-        choice = state.dispatch.choose(call.problem, _ALIGNED)
+        choice = state.dispatch.choose(problem, _ALIGNED)
     except (GemmtuneError, MemoryError):
         return None
     plans.check_device(handle, state)
-    return call.problem, choice, plans.refused(handle, choice, call.problem, "graph")
+    return choice, plans.refused(handle, choice, problem, "graph")
 
 
 def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
@@ -136,15 +141,12 @@ def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
     call = plans.call_of(a, b, bias, linear, device)
     if isinstance(call, str) or call.problem is None:
         return True
-    found = _choice(handle, a, b, bias, linear, device)
+    found = _choice(handle, call.problem, device)
     if found is None:
         return True
-    problem, choice, why = found
-    if problem is None or choice is None:
-        return True
-    why = why or plans.refused(handle, choice, problem, way)
+    why = found[1] or plans.refused(handle, found[0], call.problem, way)
     if why:
-        handle.note(problem.key, f"torch: {why}")
+        handle.note(call.problem.key, f"torch: {why}")
     return not why
 
 

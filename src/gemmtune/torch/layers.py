@@ -59,7 +59,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         return super()._apply(*args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """So may the program that a copy comes to."""
+        """So may the program that a copy was made for: what the original knows, it learns anew."""
         super().__setstate__(state)
         self.gemmtune_whose = ({}, {})
 

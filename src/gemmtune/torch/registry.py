@@ -42,6 +42,8 @@ class Handle:
     strict: bool
     least_ratio: float
     host_us: float | None = None
+    compiled: str = ""
+    """What compiled graphs call it (:func:`compiled`)."""
     served: dict[str, str] = field(default_factory=dict)
     """Who serves each problem met so far, in words."""
     _causes: set[str] = field(default_factory=set)
@@ -75,11 +77,11 @@ class Handle:
 
 
 _HANDLES: dict[str, Handle] = {}
-_COMPILED: dict[str, str] = {}
-_ALIASES: dict[str, Handle] = {}
-"""What compiled graphs call the packs (:func:`compiled`), by key; and the packs by that."""
+_COMPILED: dict[str, Handle] = {}
+"""The same by what compiled graphs call them."""
 _Terms = tuple[bool, float, float | None]
 """``strict``, ``least_ratio`` and ``host_us``."""
+_DEFAULT: _Terms = (False, 1.0, None)
 _paths: dict[tuple[str, _Terms], str] = {}
 """Keys of packs that were named by their path, so that each is read once."""
 _lock = threading.Lock()
@@ -106,7 +108,7 @@ def use(
     """
     terms = (strict, least_ratio, host_us)
     if isinstance(pack, str) and pack in _HANDLES:
-        if terms in ((False, 1.0, None), _terms(_HANDLES[pack])):
+        if terms in (_DEFAULT, _terms(_HANDLES[pack])):
             return pack
         pack = _HANDLES[pack].pack
     for handle in list(_HANDLES.values()):
@@ -140,9 +142,8 @@ def _key_of(loaded: Pack, digest: str, by_path: bool, terms: _Terms) -> str:
                 return handle.key
         count = sum(1 for key in _HANDLES if key.startswith(digest))
         key = digest if not count else f"{digest}-{count + 1}"
-        _HANDLES[key] = handle = Handle(key, loaded, *terms)
-        _COMPILED[key] = alias = f"{key}@{_fingerprint(loaded, terms)}"
-        _ALIASES[alias] = handle
+        handle = Handle(key, loaded, *terms, compiled=f"{key}@{_fingerprint(loaded, terms)}")
+        _HANDLES[key] = _COMPILED[handle.compiled] = handle
     return key
 
 
@@ -162,12 +163,13 @@ def compiled(key: str) -> str:
     Torch's caches know a graph by the text of its calls. This one changes with the pack's times and its terms of use,
     by which products were left to torch.
     """
-    return _COMPILED.get(key, key)
+    handle = _HANDLES.get(key)
+    return key if handle is None else handle.compiled
 
 
 def handle_of(key: str) -> Handle | None:
     """The pack in use under ``key``; None, with one warning a key, where this process knows none."""
-    handle = _HANDLES.get(key) or _ALIASES.get(key)
+    handle = _HANDLES.get(key) or _COMPILED.get(key)
     if handle is None and key not in _unknown:
         _unknown.add(key)
         warnings.warn(

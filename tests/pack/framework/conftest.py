@@ -28,7 +28,6 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_unknown", set())
     monkeypatch.setattr(registry, "_paths", {})
     monkeypatch.setattr(registry, "_COMPILED", {})
-    monkeypatch.setattr(registry, "_ALIASES", {})
 
 
 @pytest.fixture
