@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,8 +119,10 @@ def measure(
     """Tune one product at ``sizes`` and hold each out: the answers."""
     problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
     tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
-    tried = {study.problem_key: study.trials for study in history.studies(limit=None)}
-    return [{**answer(held), "trials": tried.get(held.problem.key, 0)} for held in hold_out(device, history)]
+    tried: Counter[str] = Counter()
+    for study in history.studies(limit=None):
+        tried[study.problem_key] += study.trials
+    return [{**answer(held), "trials": tried[held.problem.key]} for held in hold_out(device, history)]
 
 
 def main() -> None:

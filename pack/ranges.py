@@ -83,7 +83,9 @@ def claims(
                     if between is None or not beats_baseline(between.ratio, between.ratio_low):
                         continue
                 held[size] = points
-    return {size: points for size, points in held.items() if points}
+    # An offer that was turned down may have shown a loss inside of what its kernel already held.
+    final = {size: meter.claim(*offers[size], reach(size), regime, cache) for size, points in held.items() if points}
+    return {size: points for size, points in final.items() if points}
 
 
 def beats_baseline(ratio: float | None, ratio_low: float | None) -> bool:
@@ -125,7 +127,7 @@ class RangeMeter:
         self._device = device
         self.axis = axis
         self._seed = seed
-        self._known: dict[tuple[str, str, Regime, Cache], Point | None] = {}
+        self._known: dict[tuple[str, str, Regime, Cache], dict[int, Point | None]] = {}
         self.wrong: dict[str, str] = {}
 
     def claim(
@@ -133,28 +135,33 @@ class RangeMeter:
     ) -> tuple[Point, ...]:
         """The measured points (first, middle, last) of the claim that holds; empty where none does.
 
-        Either end is sought from the outside in (the end of the span, half of the way, the tuned size); where the
-        middle does not hold, the end on its side gives way. A kernel that was wrong at any size claims none.
+        Either end is sought from the outside in (the end of the span, half of the way, the tuned size). No claim holds
+        a size at which the kernel was seen to lose, be it of an earlier claim: the end on that side gives way. A
+        kernel that was wrong at any size claims none.
         """
         tuned = problem.axes[self.axis]
+        known = self._of(kernel, problem, regime, cache)
 
-        def at(size: int) -> Point | None:
+        def wins(size: int) -> bool:
             point = self.measure(kernel, problem, size, regime, cache)
-            return point if point is not None and beats_baseline(point.ratio, point.ratio_low) else None
+            return point is not None and beats_baseline(point.ratio, point.ratio_low)
+
+        def lost() -> int | None:
+            """The size furthest out in the claim at which it is known to lose."""
+            inside = [size for size in known if lows[0] <= size <= highs[0] and not wins(size)]
+            return max(inside, key=lambda size: abs(size - tuned), default=None)
 
         lows = list(dict.fromkeys((span[0], math.isqrt(span[0] * tuned), tuned)))
         highs = list(dict.fromkeys((span[1], math.isqrt(tuned * span[1]), tuned)))
         while lows[0] < highs[0] and kernel.cubin_sha256 not in self.wrong:
             low, high = lows[0], highs[0]
             middle = (low + high) // 2
-            if at(low) is None:
-                given_way = lows
-            elif at(high) is None:
-                given_way = highs
-            elif at(middle) is None:
-                given_way = highs if middle > tuned else lows
-            else:
-                return tuple(p for size in sorted({low, middle, high}) if (p := at(size)) is not None)
+            loss = lost()
+            if loss is None:
+                loss = next((size for size in (low, high, middle) if not wins(size)), None)
+            if loss is None:
+                return tuple(point for size in sorted({low, middle, high}) if (point := known[size]) is not None)
+            given_way = highs if loss > tuned else lows
             if len(given_way) == 1:  # the kernel does not hold at its own size today
                 return ()
             given_way.pop(0)
@@ -169,9 +176,9 @@ class RangeMeter:
         that made the claim.
         """
         there = problem.with_axes(**{self.axis: size})
-        key = (kernel.cubin_sha256, there.key, regime, cache)
-        if not anew and key in self._known:
-            return self._known[key]
+        known = self._of(kernel, problem, regime, cache)
+        if not anew and size in known:
+            return known[size]
         # A trial's effort tells a win from a loss to within its interval, in a third of the time of a final's.
         effort: Effort = "final" if anew else "trial"
         job = Job(there, kernel, self._seed + anew, regime=regime, cache=cache, effort=effort, thorough=True)
@@ -182,5 +189,9 @@ class RangeMeter:
         if report.outcome is Outcome.CORRECT and measurement is not None and not measurement.estimated:
             point = None if measurement.ratio is None else point_of(dict(there.axes), measurement)
         if not anew:
-            self._known[key] = point
+            known[size] = point
         return point
+
+    def _of(self, kernel: CompiledKernel, problem: Problem, regime: Regime, cache: Cache) -> dict[int, Point | None]:
+        """What is known of a kernel, by size."""
+        return self._known.setdefault((kernel.cubin_sha256, problem.with_axes(**{self.axis: 1}).key, regime, cache), {})
