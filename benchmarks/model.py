@@ -10,7 +10,7 @@ kernels that are worth the call, the others every one that wins):
   over 0.5: key biases, whose true gradient is zero) is listed and not judged.
 * ``speed``: tokens/s of prefill (one sequence) and decoding (batch 1, 16, 64; one CUDA graph a token), and the time of
   a training step; plain, on the pack, and both compiled (block by block, as models of equal blocks are). The variants
-  take turns; medians over the turns.
+  take turns, more of them while the pack's ratio is not known (``turns.py``); medians over the turns.
 * ``training``: 300 steps on the bytes of Python's standard library, three seeds, plain and on the pack.
 
 A run joins what it measures to what OUT has. Several GPUs share the work, each with a file of its own:
@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -38,17 +37,18 @@ from typing import Any
 
 import torch
 from small_transformers import MODELS, Transformer, batches, cross_entropy, library_bytes, loss_of
+from turns import Turns, ratio
 
 import gemmtune.torch as gt
 from gemmtune.device import open_device
-from gemmtune.device.statistics import Interval, median_interval
 from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import ResultFile, read_result_file, save
 from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
-    "bf16 models with random weights. Speed: variants in turn, {turns} turns of at least {span:g} s each, medians; a "
-    "ratio is the median over turns of plain time / time (above 1 is faster), with its 95 % interval; prefill "
+    "bf16 models with random weights. Speed: variants in turn, {least} turns of at least {span:g} s each or as many up "
+    "to {most} as bring the 95 % interval of the pack's ratio to {known:.0%}, medians; a ratio is the median over "
+    "turns of plain time / time (above 1 is faster), with that interval; Python's collector rests; prefill "
     "{prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a training"
     " step is forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's rate "
     "warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's "
@@ -100,7 +100,7 @@ class Bench:
         self.steps, self.seeds = options.steps, options.seeds
         self.cuda = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.cuda else "cpu")
-        self.turns, self.span = (2, 0.0) if tiny else (11, 0.4)
+        self.turns = Turns(self._wait, 2, 2, 0.0) if tiny else Turns(self._wait)
         self.prefill, self.batch, self.length = (64, 2, 65) if tiny else (4096, 4, 1025)
         self.decode, self.room = ((1, 2), 64) if tiny else ((1, 16, 64), 512)
         self.how: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": "aot_eager" if tiny else "inductor"}
@@ -203,18 +203,19 @@ class Bench:
         out: dict[str, Any] = {}
         for case, (tokens, make) in cases.items():
             calls = {variant: make(model) for variant, model in models.items()}
-            taken = self._times(calls)
+            taken = self.turns.times(calls)
             del calls
             us = {variant: median(found) for variant, found in taken.items()}
-            ratios = {variant: _ratio(taken["plain"], found) for variant, found in taken.items()}
+            ratios = {variant: ratio(taken["plain"], found) for variant, found in taken.items()}
             out[case] = {
+                "turns": len(taken["plain"]),
                 "us": us,
                 "tokens_per_s": {v: tokens / t * 1e6 for v, t in us.items()},
-                "ratio": {v: ratio.median for v, ratio in ratios.items()},
-                "ratio_interval": {v: [ratio.low, ratio.high] for v, ratio in ratios.items()},
+                "ratio": {v: found.median for v, found in ratios.items()},
+                "ratio_interval": {v: [found.low, found.high] for v, found in ratios.items()},
             }
             if "pack compiled" in us:
-                compiled = _ratio(taken["plain compiled"], taken["pack compiled"])
+                compiled = ratio(taken["plain compiled"], taken["pack compiled"])
                 out[case] |= {
                     "ratio_compiled": compiled.median,
                     "ratio_compiled_interval": [compiled.low, compiled.high],
@@ -269,32 +270,6 @@ class Bench:
             optimizer.zero_grad()
 
         return call
-
-    def _times(self, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-        """Microseconds of each call in every turn, in an order that turns round."""
-        for call in calls.values():
-            for _ in range(3):
-                call()
-        self._wait()
-        samples: dict[str, list[float]] = {variant: [] for variant in calls}
-        for turn in range(self.turns):
-            order = list(calls.items())
-            for variant, call in order if turn % 2 == 0 else reversed(order):
-                samples[variant].append(self._sample(call))
-        return samples
-
-    def _sample(self, call: Callable[[], Any]) -> float:
-        count, begin = 0, time.perf_counter()
-        while count < 2 or time.perf_counter() - begin < self.span / 4:  # untimed: clocks settle to this load
-            call()
-            self._wait()
-            count += 1
-        count *= 3
-        begin = time.perf_counter()
-        for _ in range(count):
-            call()
-        self._wait()
-        return (time.perf_counter() - begin) / count * 1e6
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -356,8 +331,9 @@ class Bench:
     def write(self, path: str, found: Mapping[str, Any]) -> None:
         """Join ``found`` to the file's summary."""
         text = PROTOCOL.format(
-            turns=self.turns, span=self.span, prefill=self.prefill, cached=self.room - 1, batch=self.batch,
-            length=self.length - 1, rate=RATE, warmup=WARMUP,
+            least=self.turns.least, most=self.turns.most, known=self.turns.known, span=self.turns.span,
+            prefill=self.prefill, cached=self.room - 1, batch=self.batch, length=self.length - 1, rate=RATE,
+            warmup=WARMUP,
         )  # fmt: skip
         summary = {**found, "estimated": not self.cuda}
         with closing(open_device("cuda:0" if self.cuda else "emulator:h200")) as device:
@@ -378,11 +354,6 @@ def save_joined(path: str, result: ResultFile) -> None:
             if isinstance(parts, Mapping):
                 summary[name] = {**parts, **summary.get(name, {})}
     save(path, replace(result, name=Path(path).stem, summary=summary))
-
-
-def _ratio(plain: list[float], other: list[float]) -> Interval:
-    """How many times as fast ``other`` is, turn by turn: what the card's clock does in a turn falls on both."""
-    return median_interval([a / b for a, b in zip(plain, other, strict=True)])
 
 
 def _error(got: Any, wanted: Any) -> float:

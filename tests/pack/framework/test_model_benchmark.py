@@ -33,7 +33,8 @@ def run(monkeypatch: pytest.MonkeyPatch, load_benchmark: Callable[[str], Any]) -
     torch.set_num_threads(1)  # beside other work, threads that share small sums mostly wait for each other
     yield main
     torch.set_num_threads(threads)
-    sys.modules.pop("small_transformers", None)
+    for name in ("small_transformers", "turns"):
+        sys.modules.pop(name, None)
 
 
 def test_parts_join_one_file_and_two_files_join(run: Any, write: Any, small_pack: Any, tmp_path: Path) -> None:
