@@ -33,6 +33,8 @@ _BASE: dict[str, Value] = {
 
 
 _FEW_ROWS = 256
+_SQUARES = ((128, 4, 2), (128, 2, 4), (128, 2, 2), (64, 2, 2))
+"""Rows of a tile, and a cluster's blocks along M and N."""
 
 
 def points(family: Hopper, gemm: Gemm, gpu: Gpu) -> list[Configuration]:
@@ -137,13 +139,14 @@ def _clustered(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
 
 def _square(gemm: Gemm, gpu: Gpu, line: int) -> Iterator[dict[str, Value]]:
     """Neighbours in both directions load together: the narrowest tile with which all their clusters run at once."""
-    for height in (128, 64) if gemm.m > _FEW_ROWS else ():
-        for width in range(32, 257, 16):
-            clusters = -(-gemm.m // (2 * height)) * -(-gemm.n // (2 * width))
-            if 4 * clusters <= gpu.sms * 7 // 8:  # some GPCs have room for fewer clusters of four than their SMs make
+    for height, down, across in _SQUARES if gemm.m > _FEW_ROWS else ():
+        for width in range(32, 257, 8):
+            clusters = -(-gemm.m // (down * height)) * -(-gemm.n // (across * width))
+            # Some GPCs have room for fewer clusters than their SMs make.
+            if down * across * clusters <= gpu.sms * 7 // 8:
                 yield {
-                    "bm": height, "bn": width, "bk": line, "warpgroups": height // 64, "cluster": "2x2", "group": 1,
-                    "schedule": "cooperative", "store": "tma", "persistent": 0,
+                    "bm": height, "bn": width, "bk": line, "warpgroups": height // 64, "cluster": f"{down}x{across}",
+                    "group": 1, "schedule": "cooperative", "store": "tma", "persistent": 0,
                 }  # fmt: skip
                 break
 

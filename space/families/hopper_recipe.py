@@ -91,7 +91,7 @@ def tile(v: Mapping[str, Any]) -> Tile:
 def _arguments(gemm: Gemm, v: Mapping[str, Any]) -> tuple[Argument, ...]:
     """In the order of the kernel's parameters."""
     p, q = ("b", "a") if v["swap"] else ("a", "b")
-    out = [_load_map(gemm, v, p, "p", v["bm"], v["cq"]), _load_map(gemm, v, q, "q", v["bn"], v["cp"])]
+    out = [_load_map(gemm, v, p, "p", v["bm"], v["cq"]), _load_map(gemm, v, q, "q", v["bn"], v["q_parts"])]
     if v["store"] == "tma":
         box = (64, v["slab"]) if v["swap"] else (v["slab"], 64)
         spec = TensorMapSpec(
@@ -116,13 +116,13 @@ def _arguments(gemm: Gemm, v: Mapping[str, Any]) -> tuple[Argument, ...]:
     return tuple(out)
 
 
-def _load_map(gemm: Gemm, v: Mapping[str, Any], name: str, side: str, extent: int, shared_by: int) -> Argument:
-    """A stage's tile of operand ``name``, in lines of 128 bytes; each of the blocks that share it loads a part."""
+def _load_map(gemm: Gemm, v: Mapping[str, Any], name: str, side: str, extent: int, parts: int) -> Argument:
+    """A stage's tile of operand ``name``, in lines of 128 bytes, which the blocks that share it load in parts."""
     line, axis = LINE_BYTES // v["size"], {"a": "m", "b": "n"}[name]
     if v[f"{side}_rows_are_k"]:
-        extents, box = (axis, "k"), (line, v["bk"] // shared_by)
+        extents, box = (axis, "k"), (line, v["bk"] // parts)
     else:
-        extents, box = ("k", axis), (line, extent // shared_by)
+        extents, box = ("k", axis), (line, extent // parts)
     return Argument(
         "tensor_map",
         name,

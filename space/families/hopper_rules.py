@@ -15,7 +15,7 @@ _CLUSTERS = {
     "1x1": (1, 1, 1), "2x1": (2, 1, 1), "1x2": (1, 2, 1), "4x1": (4, 1, 1), "1x4": (1, 4, 1),
     "1x1x2": (1, 1, 2), "1x1x4": (1, 1, 4), "1x1x8": (1, 1, 8),
     "2x1x2": (2, 1, 2), "1x2x2": (1, 2, 2), "2x1x4": (2, 1, 4), "1x2x4": (1, 2, 4), "4x1x2": (4, 1, 2),
-    "1x4x2": (1, 4, 2), "2x2": (2, 2, 1),
+    "1x4x2": (1, 4, 2), "2x2": (2, 2, 1), "4x2": (4, 2, 1), "2x4": (2, 4, 1),
 }  # fmt: skip
 CLUSTERS = tuple(_CLUSTERS)
 """Blocks of a cluster along P and Q, which load together what they share; a third number: along K.
@@ -43,6 +43,9 @@ LAYOUT: Mapping[str, str] = {
     "cq": _blocks_along(1),
     "ck": _blocks_along(2),
     "cluster_blocks": "cp * cq * ck",
+    # Parts in which the blocks along P load the tile of Q that they share: whole units of 8 lines, the swizzle's.
+    "q_parts": "cp if q_rows_are_k or bn % (8 * cp) == 0 else 3 if cp == 4 and bn % 24 == 0 else "
+    "2 if cp == 4 and bn % 16 == 0 else 1",
     "threads": "128 * (warpgroups + 1)",
     "blocks_p": "bm // 64 if schedule == 'pingpong' else bm // (64 * warpgroups)",
     "rows": "bn if swap else bm",
@@ -150,10 +153,8 @@ RULES: tuple[Constraint, ...] = (
     ),
     Constraint(
         "cluster",
-        "(cp == 1 or (size_p > bm * (cp - 1) and (q_rows_are_k or bn % (8 * cp) == 0))) and "
-        "(cq == 1 or size_q > bn * (cq - 1))",
-        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem, or its blocks cannot share what they "
-        "load in pieces of 8 rows",
+        "(cp == 1 or size_p > bm * (cp - 1)) and (cq == 1 or size_q > bn * (cq - 1))",
+        "a cluster of {cluster} tiles of {bm} x {bn} reaches past the problem",
     ),
     # A cluster lies in one GPC, and clusters of four leave some of its SMs idle in every turn.
     Constraint(

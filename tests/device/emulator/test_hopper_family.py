@@ -53,12 +53,12 @@ def test_tf32_is_rounded_and_multiplied(bk: int, swap: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("cluster", ["2x1", "1x2", "4x1", "1x4", "2x2"])
+@pytest.mark.parametrize("cluster", ["2x1", "1x2", "4x1", "1x4", "2x2", "4x2", "2x4"])
 def test_clusters_load_what_they_share_once(layout: str, cluster: str) -> None:
     problem = Gemm(200, 136, 264, layout=layout)
     prove(problem, once(problem), cluster=cluster, bn=32, bk=128, stages=2, store="tma")
     swapped = Gemm(56, 200, 264, layout=layout)
-    prove(swapped, once(swapped), cluster=cluster, bn=32 if cluster == "4x1" else 16, swap=1)
+    prove(swapped, once(swapped), cluster=cluster, bn=8 if cluster == "2x4" else 16, swap=1)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,13 @@ def test_a_square_of_blocks_shares_both_operands(knobs: dict[str, Any]) -> None:
     epilogue = str(knobs.get("epilogue", "identity"))
     others = {name: value for name, value in knobs.items() if name != "epilogue"}
     prove(Gemm(200, 136, 520, epilogue=epilogue), **{"cluster": "2x2", "bn": 32, **others})
+
+
+@pytest.mark.parametrize("bn", [8, 16, 24, 32, 40, 48])
+@pytest.mark.parametrize("cluster", ["2x1", "4x1", "4x2"])
+def test_parts_of_whole_units_are_loaded_in_turns_where_there_are_fewer_than_blocks(cluster: str, bn: int) -> None:
+    problem = Gemm(200, 136, 520)
+    prove(problem, once(problem), cluster=cluster, bn=bn, stages=4)
 
 
 @pytest.mark.parametrize(("warpgroups", "bm"), [(1, 128), (2, 128), (2, 256), (3, 192)])
