@@ -24,15 +24,16 @@ class Turns:
     Attributes:
         wait: returns when the device has done all it was given.
         least, most: turns; more than the least only while the ratio of the first two variants is not known.
-        span: seconds of a variant's turn; a quarter more goes before it untimed.
+        span: seconds of a variant's turn, a quarter of which goes before, untimed. Short, so that what slows the host
+            for a while falls on all variants.
         known: how wide the ratio's 95 % interval may be, as a fraction of the ratio.
         clock: seconds; for tests.
     """
 
     wait: Call
-    least: int = 11
-    most: int = 31
-    span: float = 0.4
+    least: int = 21
+    most: int = 301
+    span: float = 0.1
     known: float = 0.02
     clock: Callable[[], float] = field(default=time.perf_counter)
 
@@ -68,7 +69,7 @@ class Turns:
 
     def _sample(self, call: Call) -> float:
         count, begin = 0, self.clock()
-        while count < 2 or self.clock() - begin < self.span / 4:  # untimed: clocks settle to this load
+        while count < 1 or self.clock() - begin < self.span / 4:  # untimed: clocks settle to this load
             call()
             self.wait()
             count += 1

@@ -30,22 +30,24 @@ class Machine:
 def test_the_least_turns_are_enough_where_the_ratio_is_steady(load_benchmark: Callable[[str], Any]) -> None:
     machine = Machine(load_benchmark)
     taken = machine.turns.times({"plain": machine.call(0.02), "pack": machine.call(0.01), "third": machine.call(0.5)})
-    assert {name: len(us) for name, us in taken.items()} == {"plain": 11, "pack": 11, "third": 11}
-    assert taken["plain"] == pytest.approx([20_000.0] * 11)
-    assert taken["pack"] == pytest.approx([10_000.0] * 11)
+    assert {name: len(us) for name, us in taken.items()} == {"plain": 21, "pack": 21, "third": 21}
+    assert taken["plain"] == pytest.approx([20_000.0] * 21)
+    assert taken["pack"] == pytest.approx([10_000.0] * 21)
 
 
 def test_an_unsteady_ratio_is_given_more_turns_up_to_the_most(load_benchmark: Callable[[str], Any]) -> None:
-    machine = Machine(load_benchmark, span=0.0)  # a turn is two untimed calls and six timed ones, after three at first
-    unsteady = machine.call(*[0.01] * 3, *([0.01] * 8 + [0.03] * 8) * 16)
+    machine = Machine(
+        load_benchmark, span=0.0, least=11, most=31
+    )  # a turn is an untimed call and three timed ones, after three at first
+    unsteady = machine.call(*[0.01] * 3, *([0.01] * 4 + [0.03] * 4) * 16)
     taken = machine.turns.times({"plain": unsteady, "pack": machine.call(0.01)})
     assert {name: len(us) for name, us in taken.items()} == {"plain": 31, "pack": 31}
     assert max(taken["plain"]) > 2 * min(taken["plain"])
 
 
 def test_turns_end_as_soon_as_the_ratio_is_known(load_benchmark: Callable[[str], Any]) -> None:
-    machine = Machine(load_benchmark, span=0.0, least=2)
-    calls = {"plain": machine.call(*[0.01] * 11, *[0.05] * 8, *[0.01] * 1000), "pack": machine.call(0.01)}
+    machine = Machine(load_benchmark, span=0.0, least=2, most=31)
+    calls = {"plain": machine.call(*[0.01] * 7, *[0.05] * 4, *[0.01] * 1000), "pack": machine.call(0.01)}
     assert 2 < len(machine.turns.times(calls)["plain"]) < 31
 
 

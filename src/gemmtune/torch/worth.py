@@ -2,8 +2,8 @@
 
 A call of ours is Python where torch's is C++. In a tight loop both take alike (``benchmarks/h200/torch_calls.json``);
 in a model, where other code runs in between, ours took 9 microseconds longer in a forward pass, 16 to 37 in one that
-torch compiled, and 50 a layer where autograd recorded it (``benchmarks/h200/model.json`` of commit 71f2760, the GPT-2,
-at 4096 tokens). A program that waits for the GPU does not feel it, and a CUDA graph replays without the host.
+torch compiled, and 50 a layer where autograd recorded it (``benchmarks/h200/model-every-winner.json``, the GPT-2, at
+4096 tokens). A program that waits for the GPU does not feel it, and a CUDA graph replays without the host.
 """
 
 from __future__ import annotations
