@@ -9,7 +9,17 @@ import torch
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.torch import gradients, plans, registry
-from gemmtune.torch.operators import LINEAR, MATMUL, Product, differentiable, jit_tracing, plain, transforms
+from gemmtune.torch.operators import (
+    LINEAR,
+    MATMUL,
+    Product,
+    cast,
+    casts_to,
+    differentiable,
+    jit_tracing,
+    plain,
+    transforms,
+)
 
 _autocast = torch._C._is_any_autocast_enabled
 _compiling = torch.compiler.is_compiling
@@ -73,8 +83,12 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
         UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
     """
     handle = registry.handle_of(key)
-    if handle is None or not plain(a, b, bias) or _autocast():
+    if handle is None or not plain(a, b, bias):
         return None
+    dtype = casts_to(a) if _autocast() else None
+    if dtype is not None:
+        kind = a.device.type
+        a, b, bias = cast(a, dtype, kind), cast(b, dtype, kind), cast(bias, dtype, kind)
     if plans.complains(handle, a, b, bias, plans.machine.index(a)) is not None:
         return TORCHS
     if plans.machine.captured(a):

@@ -17,6 +17,7 @@ from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
 from gemmtune.torch import plans, registry
 from gemmtune.torch.functional import TORCHS, by_key, whose
+from gemmtune.torch.operators import casts_to
 from gemmtune.torch.plans import DTYPES
 
 MAX_SHAPES = 1024
@@ -31,7 +32,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     gemmtune_pack: str
     gemmtune_whose: tuple[dict[Any, int], dict[Any, int]]
-    """Without and with gradients: whose product inputs of a shape are (:func:`whose`), as far as they have come by."""
+    """Without and with gradients: whose product inputs of a shape (under autocast, with the dtype it casts to) are, as
+    far as they have come by (:func:`whose`)."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
         """``input @ weight.T + bias``."""
@@ -44,12 +46,13 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
             weight, bias = self.weight, self.bias
         known = self.gemmtune_whose[_grad_enabled()]
         try:
-            found = known.get(input.shape)
+            kind = (input.shape, casts_to(input)) if _autocast() else input.shape
+            found = known.get(kind)
         except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
             return by_key(input, weight, bias, self.gemmtune_pack, True)
         if found is None:
-            found = _remember(known, input, whose(input, weight, bias, self.gemmtune_pack, True))
-        if found and not _autocast() and (found == TORCHS or not plans.machine.captured(input)):
+            found = _remember(known, kind, input, whose(input, weight, bias, self.gemmtune_pack, True))
+        if found and (found == TORCHS or not plans.machine.captured(input)):
             return torch.nn.functional.linear(input, weight, bias)
         return by_key(input, weight, bias, self.gemmtune_pack, True)
 
@@ -159,11 +162,11 @@ def restore_(model: Any) -> int:
     return count
 
 
-def _remember(known: dict[Any, int], tensor: Any, found: int | None) -> int | None:
+def _remember(known: dict[Any, int], kind: Any, tensor: Any, found: int | None) -> int | None:
     if found is not None and all(type(size) is int for size in tensor.shape):
         if len(known) >= MAX_SHAPES:
             known.clear()
-        known[tensor.shape] = found
+        known[kind] = found
     return found
 
 

@@ -54,6 +54,18 @@ def differentiable(a: Any, b: Any, bias: Any) -> bool:
     return _grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
 
 
+def casts_to(tensor: Any) -> Any:
+    """The dtype that autocast gives the products of a tensor; None where it is not on for the tensor's device."""
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def cast(tensor: Any, dtype: Any, kind: str) -> Any:
+    """An operand as autocast hands it to a product: floating-point ones of the device (``kind``), but for float64."""
+    eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return tensor.to(dtype) if eligible and tensor.device.type == kind else tensor
+
+
 def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:
     """The product with its gradient, where one must be recorded; without autocast."""
     if not differentiable(a, b, bias):
@@ -144,14 +156,10 @@ def _autocast(operator: Any, kind: str, dispatch_key: str) -> Any:
     """The operator under autocast: floating-point operands of the device are cast, as those of torch's products are."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
 
-    def cast(tensor: Any, dtype: Any) -> Any:
-        eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype is not torch.float64
-        return tensor.to(dtype) if eligible and tensor.device.type == kind else tensor
-
     def run(a: Any, b: Any, bias: Any = None, *rest: Any) -> Any:
         dtype = torch.get_autocast_dtype(kind)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return operator(cast(a, dtype), cast(b, dtype), cast(bias, dtype), *rest)
+            return operator(cast(a, dtype, kind), cast(b, dtype, kind), cast(bias, dtype, kind), *rest)
 
     return run
 

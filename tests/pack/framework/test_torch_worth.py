@@ -198,6 +198,37 @@ def test_a_layer_remembers_what_it_leaves_and_forgets_it_where_it_is_moved(
     assert not {"gemmtune_whose", "gemmtune_pack"} & set(vars(layer))
 
 
+def test_a_layer_under_autocast_asks_once_for_the_dtype_it_casts_to(
+    layer: Any, host: Any, launches: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = numbers(512, 16)
+    with torch.no_grad():
+        for _ in range(2):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert layer(a).dtype is torch.bfloat16  # the long kernel
+        assert len(launches.calls) == 2
+        with torch.autocast("cpu", dtype=torch.float16):
+            assert layer(a).dtype is torch.float16  # no row
+            with monkeypatch.context() as patched:
+                patched.setattr("gemmtune.torch.layers.by_key", None)  # is not asked again
+                assert layer(a).dtype is torch.float16
+        layer(a)  # 2 us are not worth it
+        assert len(launches.calls) == 2
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            layer(a)
+        assert len(launches.calls) == 3
+
+
+def test_autocast_of_another_device_casts_nothing(layer: Any, launches: Any, numbers: Any) -> None:
+    torch.set_autocast_enabled("cuda", True)  # torch.autocast refuses where there is no GPU
+    try:
+        with torch.no_grad():
+            assert layer(numbers(512, 16)).dtype is torch.float32
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert launches.calls == []
+
+
 def test_a_layer_whose_weight_is_no_parameter_still_multiplies(layer: Any, numbers: Any) -> None:
     from torch.nn.utils import prune
 
