@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,16 +54,6 @@ class Watch:
             assert (lead, span, samples) in {(LEAD, SHORT, SHORT_SAMPLES), (0.0, LONG, LONG_SAMPLES)}
         self.asked.append(f"{item.replay.name} {'on' if lead == 0 else 'anew'}")
         return [self.us[item.replay.name]] * samples
-
-
-class Clock:
-    """Passes by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def series(name: str) -> Series:
