@@ -8,9 +8,9 @@ One thread of a producer warpgroup fills stages of ``bk``, each with a full and 
 before the block has met: on a small problem whatever precedes the first load counts. ``warpgroups`` consumers
 multiply, together on one tile (cooperative) or each on its own in turns (ping-pong: one stores its tile while the
 other multiplies). The producer leaves registers to them. A persistent grid walks the tiles in groups; ``splits`` or
-stream-K share the K of a tile among blocks, whose sums the last one adds in a fixed order. Two or four blocks in a
-cluster load what they share once (multicast); two, four or eight share the K of a tile: each leaves its sums in shared
-memory, where the others read them (distributed shared memory), and adds up and stores a part of the tile; or both. With
+stream-K share the K of a tile among blocks, whose sums the last one adds in a fixed order. Up to eight blocks of a
+cluster load what they share once (multicast), or share the K of a tile: each leaves its sums in shared memory, where
+the others read them (distributed shared memory), and adds up and stores a part of the tile; or both. With
 ``swap`` the kernel computes D transposed, so that a small M becomes wgmma's N, which may be any multiple of 8.
 """
 
