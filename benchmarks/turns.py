@@ -27,6 +27,7 @@ class Turns:
         span: seconds of a variant's turn, a quarter of which goes before, untimed. Short, so that what slows the host
             for a while falls on all variants.
         known: how wide the ratio's 95 % interval may be, as a fraction of the ratio.
+        seconds: after which nothing but the least turns begins.
         clock: seconds; for tests.
     """
 
@@ -35,6 +36,7 @@ class Turns:
     most: int = 301
     span: float = 0.1
     known: float = 0.02
+    seconds: float = 90.0
     clock: Callable[[], float] = field(default=time.perf_counter)
 
     def times(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
@@ -48,18 +50,22 @@ class Turns:
         self.wait()
         samples: dict[str, list[float]] = {variant: [] for variant in calls}
         first, second, *_ = samples.values()
+        end = self.clock() + self.seconds
+        collects = gc.isenabled()
         gc.collect()
         gc.freeze()
         try:
-            while len(first) < self.least or (len(first) < self.most and not self._is_known(first, second)):
+            while len(first) < self.least or (
+                len(first) < self.most and self.clock() < end and not self._is_known(first, second)
+            ):
                 order = list(calls.items())
                 for variant, call in order if len(first) % 2 == 0 else reversed(order):
                     gc.collect()
                     gc.disable()
                     samples[variant].append(self._sample(call))
-                    gc.enable()
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
             gc.unfreeze()
         return samples
 

@@ -115,8 +115,8 @@ def export_pack(
         export = _Export(opened.history, opened.device, cache or KernelCache(), observer or (lambda _: None))
         for record in _choose(opened.history.best_kernels(gpu), allow_estimates):
             export.add(record)
-        export.widen()
         held_out = export.hold_out() if hold_out else ()
+        export.widen()  # after that, so as to know of every loss it met
         export.drop_wrong()
         data = export.data()
         if not any(t.rows for t in data.tables):

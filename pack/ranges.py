@@ -34,6 +34,10 @@ def spans(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
     return out
 
 
+Key = tuple[str, str, "Regime", "Cache"]
+"""A kernel by its cubin's SHA-256, its problem without the size that ranges, and how it is timed."""
+Seen = dict[Key, dict[int, "Point | None"]]
+"""What kernels reach, by size; None where they fail."""
 Offer = tuple[CompiledKernel, "Problem"]
 """A kernel that takes M at run time, and the problem it was tuned for."""
 
@@ -45,8 +49,12 @@ def claims(
     regime: Regime,
     cache: Cache,
     tell: Callable[[Problem, tuple[int, int]], None] = lambda _problem, _span: None,
+    *,
+    apart: bool = False,
 ) -> dict[int, tuple[Point, ...]]:
     """The ranges of a group that hold, by the size each kernel was tuned for; no two overlap.
+
+    None holds a size at which its kernel was seen to lose, be it by an earlier claim of the meter's.
 
     Args:
         meter: measures.
@@ -55,12 +63,14 @@ def claims(
         regime: in which to measure.
         cache: in which state.
         tell: is told what each kernel is tried on.
+        apart: losses count only where this call asks for them: what is claimed is what a new meter would claim.
     """
     axis, offered = meter.axis, spans(sizes)
+    seen: Seen | None = {} if apart else None
 
     def claim(size: int, span: tuple[int, int]) -> tuple[Point, ...]:
         tell(offers[size][1], span)
-        return meter.claim(*offers[size], span, regime, cache)
+        return meter.claim(*offers[size], span, regime, cache, seen)
 
     held = {size: claim(size, offered[size]) for size in sorted(offers)}
 
@@ -79,13 +89,16 @@ def claims(
                     continue  # it would give up what it had
                 middle = (low + high) // 2
                 if points[0].axes[axis] <= middle <= points[-1].axes[axis]:
-                    between = meter.measure(*offers[size], middle, regime, cache)
+                    between = meter.measure(*offers[size], middle, regime, cache, seen=seen)
                     if between is None or not beats_baseline(between.ratio, between.ratio_low):
                         continue
                 held[size] = points
     # An offer that was turned down may have shown a loss inside of what its kernel already held.
-    final = {size: meter.claim(*offers[size], reach(size), regime, cache) for size, points in held.items() if points}
-    return {size: points for size, points in final.items() if points}
+    for size, points in held.items():
+        if points:
+            held[size] = meter.claim(*offers[size], reach(size), regime, cache, seen)
+    right = {size for size in held if offers[size][0].cubin_sha256 not in meter.wrong}
+    return {size: points for size, points in held.items() if points and size in right}
 
 
 def beats_baseline(ratio: float | None, ratio_low: float | None) -> bool:
@@ -127,23 +140,30 @@ class RangeMeter:
         self._device = device
         self.axis = axis
         self._seed = seed
-        self._known: dict[tuple[str, str, Regime, Cache], dict[int, Point | None]] = {}
+        self._known: Seen = {}
         self.wrong: dict[str, str] = {}
 
     def claim(
-        self, kernel: CompiledKernel, problem: Problem, span: tuple[int, int], regime: Regime, cache: Cache
+        self,
+        kernel: CompiledKernel,
+        problem: Problem,
+        span: tuple[int, int],
+        regime: Regime,
+        cache: Cache,
+        seen: Seen | None = None,
     ) -> tuple[Point, ...]:
         """The measured points (first, middle, last) of the claim that holds; empty where none does.
 
         Either end is sought from the outside in (the end of the span, half of the way, the tuned size). No claim holds
-        a size at which the kernel was seen to lose, be it of an earlier claim: the end on that side gives way. A
-        kernel that was wrong at any size claims none.
+        a size at which the kernel was seen to lose, be it by an earlier claim: the end on that side gives way. A
+        kernel that was wrong at any size claims none. ``seen``: what counts as seen, and is added to; by default
+        all that was ever measured.
         """
         tuned = problem.axes[self.axis]
-        known = self._of(kernel, problem, regime, cache)
+        known = self._of(kernel, problem, regime, cache, seen)
 
         def wins(size: int) -> bool:
-            point = self.measure(kernel, problem, size, regime, cache)
+            point = self.measure(kernel, problem, size, regime, cache, seen=seen)
             return point is not None and beats_baseline(point.ratio, point.ratio_low)
 
         def lost() -> int | None:
@@ -168,30 +188,47 @@ class RangeMeter:
         return ()
 
     def measure(
-        self, kernel: CompiledKernel, problem: Problem, size: int, regime: Regime, cache: Cache, *, anew: bool = False
+        self,
+        kernel: CompiledKernel,
+        problem: Problem,
+        size: int,
+        regime: Regime,
+        cache: Cache,
+        *,
+        anew: bool = False,
+        seen: Seen | None = None,
     ) -> Point | None:
         """The point at ``size``, measured when it is first asked for; None where the kernel is wrong there or fails.
 
         ``anew`` measures again, on other inputs and as long as finals are: for a judge who must not see the numbers
-        that made the claim.
+        that made the claim. ``seen`` is told of it.
         """
-        there = problem.with_axes(**{self.axis: size})
         known = self._of(kernel, problem, regime, cache)
-        if not anew and size in known:
-            return known[size]
+        if anew or size not in known:
+            point = self._measure(kernel, problem.with_axes(**{self.axis: size}), regime, cache, anew)
+            if anew:
+                return point
+            known[size] = point
+        self._of(kernel, problem, regime, cache, seen)[size] = known[size]
+        return known[size]
+
+    def _measure(
+        self, kernel: CompiledKernel, there: Problem, regime: Regime, cache: Cache, anew: bool
+    ) -> Point | None:
         # A trial's effort tells a win from a loss to within its interval, in a third of the time of a final's.
         effort: Effort = "final" if anew else "trial"
         job = Job(there, kernel, self._seed + anew, regime=regime, cache=cache, effort=effort, thorough=True)
         report = self._device.run(job, Limits())
-        measurement, point = report.measurement, None
+        measurement = report.measurement
         if report.outcome is Outcome.WRONG:
             self.wrong.setdefault(kernel.cubin_sha256, there.key)
-        if report.outcome is Outcome.CORRECT and measurement is not None and not measurement.estimated:
-            point = None if measurement.ratio is None else point_of(dict(there.axes), measurement)
-        if not anew:
-            known[size] = point
-        return point
+        if report.outcome is not Outcome.CORRECT or measurement is None or measurement.estimated:
+            return None
+        return None if measurement.ratio is None else point_of(dict(there.axes), measurement)
 
-    def _of(self, kernel: CompiledKernel, problem: Problem, regime: Regime, cache: Cache) -> dict[int, Point | None]:
-        """What is known of a kernel, by size."""
-        return self._known.setdefault((kernel.cubin_sha256, problem.with_axes(**{self.axis: 1}).key, regime, cache), {})
+    def _of(
+        self, kernel: CompiledKernel, problem: Problem, regime: Regime, cache: Cache, seen: Seen | None = None
+    ) -> dict[int, Point | None]:
+        """What is known of a kernel, by size; in ``seen`` where that is given."""
+        key = kernel.cubin_sha256, problem.with_axes(**{self.axis: 1}).key, regime, cache
+        return (self._known if seen is None else seen).setdefault(key, {})

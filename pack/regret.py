@@ -4,6 +4,9 @@ For each tuned size the rest of its group is widened as an export widens it, wit
 then answers there (a neighbour's kernel whose measured range covers the size, or the baseline) is timed on the GPU and
 set against the kernel that was tuned for it. A range that wins at both ends and in the middle may lose in between, and
 this is the measurement that would show it: it is made anew, on other inputs than those that made the claim.
+
+Nothing is measured twice for the claims, but they know only of what they ask for themselves: a loss that came to light
+in another size's turn would spare this one what a pack without the size would meet.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def leave_one_out(
         tell(out.problem)
         answer = HeldOut(out.problem, "baseline", None, None, None, 1.0, 1.0, 1.0, best)
         others = [other for other in by_size if other != size]
-        held = claims(meter, others, {o: offers[o] for o in others if o in offers}, regime, cache)
+        held = claims(meter, others, {o: offers[o] for o in others if o in offers}, regime, cache, apart=True)
         near = next((o for o, ps in held.items() if ps[0].axes[axis] <= size <= ps[-1].axes[axis]), None)
         if near is not None:
             point = meter.measure(*offers[near], size, regime, cache, anew=True)

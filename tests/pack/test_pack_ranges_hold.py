@@ -119,6 +119,22 @@ def test_what_the_smaller_kernel_cannot_serve_is_offered_to_the_larger() -> None
     assert {m: (ps[0].axes["m"], ps[-1].axes["m"]) for m, ps in found.items()} == {8: (4, 63)}
 
 
+@given(SIZES, LOSING, st.data())
+def test_a_size_held_out_is_answered_as_by_a_pack_that_never_knew_of_it(
+    sizes: list[int], losing: set[int], data: st.DataObject
+) -> None:
+    group = [Tuned(Gemm(m, 8, 8), kernel(str(m)), 1.5) for m in sizes]
+    out = data.draw(st.sampled_from(sizes))
+    others = [m for m in sizes if m != out]
+    offers = {m: (kernel(str(m)), Gemm(m, 8, 8)) for m in others}
+    found = claims(meter(Gpu(losing)), others, offers, "sustained", "cold")
+    ranges = {m: (points[0].axes["m"], points[-1].axes["m"]) for m, points in found.items()}
+    judge = meter(Gpu(losing))
+    claims(judge, sizes, {m: (kernel(str(m)), Gemm(m, 8, 8)) for m in sizes}, "sustained", "cold")  # knows a lot
+    held = {one.problem.axes["m"]: one for one in leave_one_out(judge, group, "sustained", "cold")}
+    assert held[out].tuned_at == next((m for m, (low, high) in ranges.items() if low <= out <= high), None)
+
+
 @given(SIZES, LOSING)
 def test_every_size_held_out_is_answered_and_a_range_answer_is_measured_anew(
     sizes: list[int], losing: set[int]

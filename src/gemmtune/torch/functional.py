@@ -13,7 +13,7 @@ from gemmtune.torch.operators import (
     LINEAR,
     MATMUL,
     Product,
-    cast,
+    as_cast,
     casts_to,
     differentiable,
     jit_tracing,
@@ -83,16 +83,14 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
         UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
     """
     handle = registry.handle_of(key)
-    if handle is None or not plain(a, b, bias):
+    if handle is None or not plain(a, b, bias) or plans.machine.captured(a):
         return None
-    dtype = casts_to(a) if _autocast() else None
+    device = plans.machine.index(a)
+    dtype = casts_to(a) if device >= 0 and _autocast() else None
     if dtype is not None:
-        kind = a.device.type
-        a, b, bias = cast(a, dtype, kind), cast(b, dtype, kind), cast(bias, dtype, kind)
-    if plans.complains(handle, a, b, bias, plans.machine.index(a)) is not None:
+        a, b, bias = (as_cast(t, dtype, a.device.type) for t in (a, b, bias))
+    if plans.complains(handle, a, b, bias, device) is not None:
         return TORCHS
-    if plans.machine.captured(a):
-        return None
     if differentiable(a, b, bias):
         ours = gradients.served(a, b, bias, key, linear)
     else:
@@ -101,7 +99,7 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
 
 
 def foreign(*tensors: Any) -> bool:
-    """Whether one is no plain matrix: a nested tensor, a subclass that knows torch's operators but not ours, a proxy.
+    """Whether one is no plain matrix: nested, sparse, of a subclass that knows torch's operators but not ours, a proxy.
 
     Also where a transform works, or torch's older tracer, whose programs run without us.
     """
@@ -109,13 +107,14 @@ def foreign(*tensors: Any) -> bool:
         return True
     return any(
         t is not None
-        and (getattr(type(t), "__torch_dispatch__", None) is not _DISABLED or t.is_nested)
+        and (getattr(type(t), "__torch_dispatch__", None) is not _DISABLED or t.is_nested or t.layout is not _STRIDED)
         and not _traces(t)
         for t in tensors
     )
 
 
 _DISABLED = torch.Tensor.__torch_dispatch__
+_STRIDED = torch.strided
 
 
 def _traces(tensor: Any) -> bool:

@@ -33,6 +33,7 @@ _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 transforms = torch._C._functorch.peek_interpreter_stack
 jit_tracing = torch._C._get_tracing_state
+_STRIDED = torch.strided
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -46,6 +47,8 @@ def plain(a: Any, b: Any, bias: Any) -> bool:
         and transforms() is None
         and jit_tracing() is None
         and not (a.is_neg() or b.is_neg() or a.is_nested)
+        and a.layout is _STRIDED
+        and b.layout is _STRIDED
     )
 
 
@@ -61,9 +64,22 @@ def casts_to(tensor: Any) -> Any:
 
 
 def cast(tensor: Any, dtype: Any, kind: str) -> Any:
-    """An operand as autocast hands it to a product: floating-point ones of the device (``kind``), but for float64."""
-    eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype is not torch.float64
-    return tensor.to(dtype) if eligible and tensor.device.type == kind else tensor
+    """An operand as autocast hands it to a product."""
+    return tensor.to(dtype) if _is_cast(tensor, dtype, kind) else tensor
+
+
+def as_cast(tensor: Any, dtype: Any, kind: str) -> Any:
+    """What stands for an operand that autocast casts, without its numbers: nothing is computed."""
+    if not _is_cast(tensor, dtype, kind):
+        return tensor
+    return torch.empty_like(tensor, dtype=dtype, requires_grad=tensor.requires_grad)
+
+
+def _is_cast(tensor: Any, dtype: Any, kind: str) -> bool:
+    """Floating-point tensors of the device (``kind``) are, but for float64."""
+    if tensor is None or tensor.dtype is dtype or tensor.dtype is torch.float64:
+        return False
+    return bool(tensor.is_floating_point()) and tensor.device.type == kind
 
 
 def product(a: Any, b: Any, bias: Any, key: str, linear: bool) -> Any:

@@ -219,6 +219,30 @@ def test_a_layer_under_autocast_asks_once_for_the_dtype_it_casts_to(
         assert len(launches.calls) == 3
 
 
+@pytest.mark.parametrize("capturing", [False, True])
+def test_asking_under_autocast_casts_nothing(layer: Any, host: Any, numbers: Any, capturing: bool) -> None:
+    plain = torch.nn.Linear(16, 32, bias=False)
+    host.capturing = capturing
+    for m in (8, 24, 512):  # no shape has come by before
+        a = numbers(m, 16)
+        counts = []
+        for module in (plain, layer):
+            with torch.profiler.profile() as seen, torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+                module(a)
+            counts.append(sum(event.count for event in seen.key_averages() if event.key == "aten::_to_copy"))
+        assert counts[1] <= counts[0]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_sparse_inputs_are_torchs(layer: Any, launches: Any, autocast: bool, grad: bool) -> None:
+    a = torch.eye(16)[:8]
+    with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        found = layer(a.to_sparse())
+    torch.testing.assert_close(found.float(), (a @ layer.weight.T).float(), atol=2e-3, rtol=1e-2)
+    assert launches.calls == []
+
+
 def test_autocast_of_another_device_casts_nothing(layer: Any, launches: Any, numbers: Any) -> None:
     torch.set_autocast_enabled("cuda", True)  # torch.autocast refuses where there is no GPU
     try:
