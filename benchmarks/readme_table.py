@@ -35,8 +35,8 @@ def suite(result: ResultFile) -> str:
         f"{result.protocol}",
         "",
         "A ratio is the peer's time over ours: above 1 is faster. `cublaslt16` is the quickest of the first 16 "
-        "algorithms that cuBLASLt's heuristics name; *best* is the better of that and cuBLAS. The floor is what no "
-        "kernel beats.",
+        "algorithms that cuBLASLt's heuristics name; *best* is the better of that and cuBLAS. The floor is "
+        "what a kernel would take that does what the GPU sustains ([what that is](docs/numbers.md#the-floor)).",
         "",
         f"**{_against(means)}** {_without_the_widest(means.rows)} Geometric means by group:",
         "",

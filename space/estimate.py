@@ -82,7 +82,7 @@ class Estimate:
     """The estimate and its parts.
 
     Times in microseconds: ``us`` the whole; ``compute_us``, ``memory_us``, ``l2_us`` and ``latency_us`` its four
-    rooflines, the last that of loads one after another; ``floor_us`` what no kernel beats. ``blocks_per_sm`` fit at
+    rooflines, the last that of loads one after another; ``floor_us`` the floor. ``blocks_per_sm`` fit at
     once, bounded by ``limiter`` (threads, registers, shared_memory or blocks); ``occupancy`` is the fraction of an SM's
     warps. ``waves`` = blocks over what the GPU holds at once; ``efficiency`` is the fraction of the pipe's peak while
     it computes. ``us`` is infinite where not one block fits.
@@ -107,7 +107,7 @@ class Estimate:
 
 
 def floor_us(problem: Problem, gpu: Gpu) -> float:
-    """max(bytes / bandwidth, flops / rate) in microseconds.
+    """max(bytes / bandwidth, flops / rate) in microseconds: what a kernel takes at the limit of the GPU under load.
 
     The H200 has fixed ceilings (790 TFLOP/s for bf16 and fp16; 4.3 TB/s, or 4.5 TB/s where reads exceed 90 % of the
     bytes); other GPUs and dtypes take the datasheet's peaks. A problem without an arithmetic peak on this GPU counts

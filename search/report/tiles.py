@@ -77,7 +77,7 @@ def roofline(material: Material) -> Figure | None:
     floor = problem.flops / floor_us(problem, gpu) / 1e6
     traces.append(
         {
-            "type": "scatter", "mode": "markers", "name": "the floor that no kernel beats", "x": [own], "y": [floor],
+            "type": "scatter", "mode": "markers", "name": "the floor", "x": [own], "y": [floor],
             "hovertemplate": "floor: %{y:.4g} TFLOP/s<extra></extra>",
             "marker": {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": "#808a94"}},
         }
