@@ -31,9 +31,9 @@ class BenchRow:
     """One GEMM, timed.
 
     ``us`` is the median of our kernel with its 95 % interval, ``peers`` the medians of what was timed beside it, in
-    one interleaved run; all in microseconds. ``floor_us`` is the floor's time (:func:`gemmtune.space.estimate.floor_us`). ``rel_error`` = max |d - ref| /
-    (|A| |B|), to be at most ``error_bound``. ``trials`` and ``wall_s`` (seconds) are what finding the kernel cost.
-    ``scaling`` names how operands are scaled ("none").
+    one interleaved run; all in microseconds, as ``floor_us`` is (:func:`gemmtune.space.estimate.floor_us`).
+    ``rel_error`` = max |d - ref| / (|A| |B|), to be at most ``error_bound``. ``trials`` and ``wall_s`` (seconds) are
+    what finding the kernel cost. ``scaling`` names how operands are scaled ("none").
     """
 
     m: int
