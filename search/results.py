@@ -215,6 +215,28 @@ def save(path: Path | str, result: ResultFile) -> None:
         ) from None
 
 
+def result_file_there(path: Path | str) -> ResultFile | None:
+    """The result file that writing to ``path`` would replace; None where there is nothing, an empty file or a device.
+
+    Raises:
+        ProblemError: what stands there is no result file, and is not replaced by one.
+    """
+    where = Path(path)
+    try:
+        if not where.is_file() or not where.stat().st_size:
+            return None
+        return read_result_file(where)
+    except OSError as error:
+        raise ProblemError(
+            f"The file {str(path)!r} cannot be written ({error.strerror}): choose another place."
+        ) from None
+    except ProblemError:
+        raise ProblemError(
+            f"The file {str(path)!r} is there already and is no result file that this gemmtune reads: write to another "
+            f"file, or remove it first."
+        ) from None
+
+
 def read_result_file(path: Path | str) -> ResultFile:
     """Read a result file and check every field.
 
