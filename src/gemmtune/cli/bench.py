@@ -123,7 +123,16 @@ def bench(
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
-    with closing(open_device(device, running=True)) as where, History(db) as history:
+    written: list[int] = []
+
+    def kept() -> str:
+        if result_file is None:
+            return ""
+        if not written:
+            return f"nothing was written to {result_file}."
+        return f"what was timed is in {result_file}, and the same command with --missing times the rest."
+
+    with output.interruptible(kept), closing(open_device(device, running=True)) as where, History(db) as history:
         found = earlier_file(result_file, where) if result_file is not None else None
         joins = missing or listed is not None
         asked = wanted
@@ -141,6 +150,7 @@ def bench(
             else:
                 everything, said = joined(found.rows if found is not None and joins else (), rows), []
             write_result_file(result_file, everything, device=where, notes=[*said, *notes, *failures])
+            written.append(len(rows))
 
         with output.busy("looking up the best kernels") as say:
 

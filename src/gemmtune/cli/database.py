@@ -38,7 +38,7 @@ def merge(
     target = file_of(locate(db))
     if target is not None and not target.exists():
         check_export(path)
-    with History(db) as history:
+    with output.interruptible(lambda: "nothing was taken in."), History(db) as history:
         report = history.merge(path)
         added = [
             output.counted(report.studies, "study", "studies"),

@@ -71,7 +71,8 @@ def replay(
     recording = open_space(space, db)
     found = RecordedSpace(recording.times_alone() if blind else recording, family)
     runs: list[Replayed] = []
-    with output.busy("replaying") as say:
+    kept = f"{result_file} is as it was." if result_file is not None else ""
+    with output.interruptible(lambda: kept), output.busy("replaying") as say:
         for name in names:
             say(f"replaying {name}")
             one = run(found, name, budget=budget, repeats=repeats, seed=seed)
