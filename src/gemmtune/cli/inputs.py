@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmtune.space.errors import ProblemError
-from gemmtune.space.whole_file import is_special
+from gemmtune.space.whole_file import is_special, whole_file
 
 if TYPE_CHECKING:
     from gemmtune.space.gemm import Gemm
@@ -96,6 +96,21 @@ def check_destination(name: str) -> None:
         parent = next(folder for folder in path.parents if folder.exists())
         with tempfile.TemporaryFile(dir=parent):  # asked of the folder: some that look writable, as /proc, are not
             pass
+    except OSError as error:
+        raise ProblemError(
+            f"The file {name!r} cannot be written ({error.strerror or error}): choose another place."
+        ) from None
+
+
+def write_text(name: str, text: str) -> None:
+    """Write a file, all of it or nothing.
+
+    Raises:
+        ProblemError: it cannot be written.
+    """
+    try:
+        with whole_file(name) as file:
+            file.write(text.encode())
     except OSError as error:
         raise ProblemError(
             f"The file {name!r} cannot be written ({error.strerror or error}): choose another place."
