@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from gemmtune.db.patience import Patience, is_busy, primary_code
-from gemmtune.space.errors import DatabaseError, disk_is_full
+from gemmtune.space.errors import DatabaseError, SettingError, disk_is_full
 
 WRITE = "gemmtune_write"
 """Execution option of connections that will write."""
@@ -28,6 +28,8 @@ POSTGRES_LOCK = 0x67656D6D
 """Key of the advisory lock that all writers of a PostgreSQL history take."""
 CHECKPOINT = 4096
 """Pages of SQLite's log, 16 MB in all, after which it is moved into the file; so are shorter ones at the end."""
+LARGEST = 2**63 - 1
+"""The largest number that a database holds."""
 _CURE = "give another with --db or GEMMTUNE_DB"
 
 
@@ -178,7 +180,9 @@ def _begin_postgres(connection: Connection) -> None:
 
 @contextmanager
 def translated(url: URL, timeout: float) -> Iterator[None]:
-    """Turn the database's failures inside the block into one-sentence :class:`DatabaseError`."""
+    """Turn the database's failures inside the block into one-sentence :class:`DatabaseError`, and a number that it
+    cannot hold into :class:`SettingError`.
+    """
     try:
         yield
     except PoolTimeoutError as error:
@@ -187,6 +191,8 @@ def translated(url: URL, timeout: float) -> Iterator[None]:
         ) from None
     except DBAPIError as error:
         raise DatabaseError(_sentence(error, where(url), timeout)) from error
+    except OverflowError:
+        raise SettingError(f"A number is larger than a database holds: give one of at most {LARGEST}.") from None
     except OSError as error:
         raise file_error(error, where(url)) from error
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from gemmtune.db import models as m
 from gemmtune.db import queries, ranking, schema, store
-from gemmtune.db.engine import WRITE, open_engine, resolve, translated, where
+from gemmtune.db.engine import LARGEST, WRITE, open_engine, resolve, translated, where
 from gemmtune.db.filter import Filter
 from gemmtune.db.queries import DONE
 from gemmtune.db.reading import by_id
@@ -39,7 +39,8 @@ class History:
 
     Args:
         url: a SQLAlchemy URL or the path of a SQLite file; by default ``$GEMMTUNE_DB``, else the user's own.
-        create: whether a file that does not exist is made; without it, that is an error: for those who only read.
+        create: whether a file that does not exist is made, and a database shared with another program; without it,
+            that is an error: for those who only read.
         timeout: seconds to wait for another process's lock; after a few of them, the wait is logged as a warning.
 
     Raises:
@@ -55,7 +56,7 @@ class History:
         self._writer = self._engine.execution_options(**{WRITE: True})
         try:
             with translated(self.url, timeout):
-                schema.prepare(self._engine, timeout)
+                schema.prepare(self._engine, timeout, create=create)
         except BaseException:
             self._engine.dispose()
             raise
@@ -189,6 +190,8 @@ class History:
 
     def trial(self, trial_id: int) -> TrialRecord | None:
         """One trial by its id, or None."""
+        if abs(trial_id) > LARGEST:
+            return None
         with self.reading() as connection:
             return by_id(connection, [trial_id]).get(trial_id)
 
@@ -204,6 +207,8 @@ class History:
 
     def study(self, study_id: int) -> StudyRecord | None:
         """One study by its id, or None."""
+        if abs(study_id) > LARGEST:
+            return None
         with self.reading() as connection:
             found = queries.studies(connection, Filter(study_id=study_id), None)
             return next(iter(ranking.with_winners(connection, found)), None)

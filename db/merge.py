@@ -8,6 +8,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,29 @@ def merge(connection: Connection, path: Path) -> MergeReport:
             transaction must then be rolled back.
     """
     merger = _Merger(connection, path)
-    try:
+    with _told(path):
         for number, name, row in _read(path):
             merger.take(number, name, row)
         merger.finish()
+    return merger.report()
+
+
+def check_export(path: str | Path) -> None:
+    """Read an exported history to its end, so that a new history is begun for a whole one alone.
+
+    Raises:
+        DatabaseError: the file is missing, truncated, altered, of a newer schema or no export.
+    """
+    with _told(Path(path)):
+        for _ in _read(Path(path)):
+            pass
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What a file's own failures mean, in a sentence."""
+    try:
+        yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DatabaseError(
             f"The file {path} is no exported history or was cut off ({error}): "
@@ -45,7 +65,6 @@ def merge(connection: Connection, path: Path) -> MergeReport:
         ) from None
     except OSError as error:
         raise file_error(error, path) from None
-    return merger.report()
 
 
 def _read(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -27,16 +27,29 @@ HEAD = "0001"
 _alembic = threading.Lock()  # Alembic keeps the migration in progress in a module-level proxy
 
 
-def prepare(engine: Engine, timeout: float) -> None:
+_SHARED = "alembic_version"
+"""The table by which Optuna, say, is known: a database that is shared with it is what the user meant."""
+
+
+def prepare(engine: Engine, timeout: float, *, create: bool = True) -> None:
     """Bring the database to :data:`HEAD`; safe when several processes do so at once.
+
+    Args:
+        engine: of the database.
+        timeout: seconds to wait for another process's lock.
+        create: whether a database of another user of Alembic, or one on a server, becomes a history too; any that has
+            no table at all does.
 
     Raises:
         DatabaseError: the schema is newer than this gemmtune, or the database holds tables that are not ours.
         sqlalchemy.exc.DBAPIError: the database fails; translate it.
     """
     with engine.connect() as connection:
-        if _version(connection) == HEAD:
+        version = _version(connection)
+        if version == HEAD:
             return
+        if version is None:
+            _check_free(connection, create)
     if engine.dialect.name == "sqlite":
         _use_wal(engine, timeout)
     with engine.connect().execution_options(**{WRITE: True}) as connection, connection.begin():
@@ -61,6 +74,23 @@ def _version(connection: Connection) -> str | None:
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
 
 
+def _check_free(connection: Connection, create: bool) -> None:
+    """Say no to another program's database before anything in it changes, its journal included.
+
+    Raises:
+        DatabaseError: it has tables, and is not to be shared or has some of our names.
+    """
+    tables = sorted(inspect(connection).get_table_names())
+    shared = create and (_SHARED in tables or connection.dialect.name != "sqlite")
+    foreign = [name for name in tables if name in metadata.tables] if shared else tables
+    if foreign:
+        named = ", ".join([*foreign[:3], *(["..."] if len(foreign) > 3 else [])])
+        raise DatabaseError(
+            f"The database {where(connection.engine.url)} is not a gemmtune history, but has tables of another program "
+            f"({named}): give another with --db or GEMMTUNE_DB."
+        )
+
+
 def _migrate(connection: Connection, version: str | None) -> None:
     from alembic import command
     from alembic.script import ScriptDirectory
@@ -68,12 +98,7 @@ def _migrate(connection: Connection, version: str | None) -> None:
     place = where(connection.engine.url)
     settings = config(connection)
     if version is None:
-        foreign = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
-        if foreign:
-            raise DatabaseError(
-                f"The database {place} is not a gemmtune history, but has tables of the same names "
-                f"({', '.join(foreign)}): give another with --db or GEMMTUNE_DB."
-            )
+        _check_free(connection, create=True)
     elif version not in {script.revision for script in ScriptDirectory.from_config(settings).walk_revisions()}:
         raise DatabaseError(
             f"The history {place} has schema {version}, newer than the {HEAD} of this gemmtune: "

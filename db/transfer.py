@@ -13,11 +13,10 @@ import gzip
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sqlalchemy import Boolean, Column, Connection, Double, Integer, LargeBinary, String, Table, select
 
@@ -25,7 +24,7 @@ from gemmtune import __version__
 from gemmtune.db import models as m
 from gemmtune.db.engine import file_error
 from gemmtune.db.queries import DONE
-from gemmtune.db.store import new_uuid
+from gemmtune.space.whole_file import whole_file
 
 FORMAT = "gemmtune-history"
 SCHEMA = 1
@@ -141,34 +140,26 @@ def write(connection: Connection, path: Path) -> int:
     Raises:
         DatabaseError: the file cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.{new_uuid()}")
     try:
-        try:
-            count = _write(connection, scratch)
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            return _write(connection, file)
     except OSError as error:
         raise file_error(error, path) from error
-    return count
 
 
-def _write(connection: Connection, path: Path) -> int:
+def _write(connection: Connection, file: BinaryIO) -> int:
     check, count = hashlib.sha256(), 0
-    with path.open("xb") as raw:
-        # No name and no date inside: equal histories give equal files.
-        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as out:
+    # No name and no date inside: equal histories give equal files.
+    with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as out:
 
-            def line(data: Any) -> None:
-                encoded = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-                check.update(encoded)
-                out.write(encoded)
+        def line(data: Any) -> None:
+            encoded = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            check.update(encoded)
+            out.write(encoded)
 
-            line({"format": FORMAT, "schema": SCHEMA, "gemmtune": __version__})
-            for row in rows(connection):
-                line(row)
-                count += 1
-            line({"rows": count, "sha256": check.hexdigest()})
-        raw.flush()
-        os.fsync(raw.fileno())
+        line({"format": FORMAT, "schema": SCHEMA, "gemmtune": __version__})
+        for row in rows(connection):
+            line(row)
+            count += 1
+        line({"rows": count, "sha256": check.hexdigest()})
     return count

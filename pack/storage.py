@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemmtune.space.errors import PackError, disk_is_full
+from gemmtune.space.whole_file import whole_file
 
 MAX_FILES = 12_290
 """Files of a pack: manifest, dispatch table and three for each of 4096 kernels."""
@@ -234,17 +235,8 @@ def write_files(path: Path, files: Mapping[str, bytes], *, as_zip: bool, replace
 
 
 def _write_zip(path: Path, files: Mapping[str, bytes]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(zip_bytes(files))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        file.write(zip_bytes(files))
 
 
 def _write_directory(path: Path, files: Mapping[str, bytes]) -> None:
@@ -269,9 +261,3 @@ def _write_directory(path: Path, files: Mapping[str, bytes]) -> None:
             raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -43,10 +43,11 @@ def open_space(text: str, db: str | None = None) -> Recording:
     with tempfile.TemporaryDirectory() as folder, History(Path(folder) / "history.sqlite") as history:
         history.merge(path)
         name = Path(path).name.removesuffix(".gz").removesuffix(".history")
-        return recording_of(history, _numbers(numbers) if numbers else _only(history, path), prefix=f"{name}-")
+        chosen = _numbers(numbers) if numbers else _only(history, path)
+        return recording_of(history, chosen, prefix=f"{name}-", place=path)
 
 
-def recording_of(history: History, study_ids: Sequence[int], prefix: str = "") -> Recording:
+def recording_of(history: History, study_ids: Sequence[int], prefix: str = "", place: str = "") -> Recording:
     """What the studies ``study_ids`` recorded, joined; of a configuration tried in several, the latest trial counts.
 
     Trials that failed for reasons of the machine say nothing of their configuration and are left out. The knobs have
@@ -57,6 +58,7 @@ def recording_of(history: History, study_ids: Sequence[int], prefix: str = "") -
         history: where the studies are.
         study_ids: their numbers.
         prefix: of the recording's name, before the problem's shape.
+        place: what messages call the history; by default where it is.
 
     Raises:
         UnknownNameError: there is no such study.
@@ -65,7 +67,9 @@ def recording_of(history: History, study_ids: Sequence[int], prefix: str = "") -
     records: list[TrialRecord] = []
     for number in study_ids:
         if history.study(number) is None:
-            raise UnknownNameError(f"There is no study {number} in {history.location}: it has {_listed(history)}.")
+            raise UnknownNameError(
+                f"There is no study {number} in {place or history.location}: it has {_listed(history)}."
+            )
         records += history.trials(study_id=number, limit=None)
     kept: dict[str, TrialRecord] = {}
     for record in sorted(records, key=lambda r: (r.finished or 0.0, r.id)):

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from gemmtune.search.rhythm import AHEAD, BATCH, one_thread
 from gemmtune.search.strategy import Result, Strategy, make_strategy
+from gemmtune.space.errors import SettingError
 from gemmtune.space.recorded import RecordedSpace
 from gemmtune.space.settings import check_count, check_seed
 
@@ -26,6 +27,8 @@ MARKS = (25, 50, 100, 200)
 """Evaluations after which the fraction of the optimum is told."""
 GOALS = (0.95, 0.99)
 """Fractions of the optimum whose first evaluation is told."""
+LARGEST = 10**7
+"""Evaluations of all runs together, each of which is kept: 80 MB."""
 Curve = npt.NDArray[np.float64]
 
 
@@ -111,12 +114,17 @@ def replay(
 
     Raises:
         UnknownNameError: there is no such strategy.
-        SettingError: ``budget``, ``repeats`` or ``seed`` out of range.
+        SettingError: ``budget``, ``repeats`` or ``seed`` out of range, or more than :data:`LARGEST` evaluations.
         RecordingError: no configuration of the space is correct.
     """
     check_count("budget", budget)
     check_count("repeats", repeats)
     check_seed(seed)
+    if repeats * budget > LARGEST:
+        raise SettingError(
+            f"{repeats} runs of {budget} evaluations are more than the {LARGEST} that are kept in all: give fewer; the "
+            f"space has {len(space)} configurations."
+        )
     made = make or make_strategy
     curves = np.zeros((repeats, budget))
     seconds = 0.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmtune.search.result_file import source_commit
-from gemmtune.search.results import ResultFile, read_result_file, save
+from gemmtune.search.results import ResultFile, result_file_there, save
 from gemmtune.space.errors import ProblemError
 from gemmtune.space.recorded import RecordedSpace
 
@@ -35,12 +35,7 @@ def add_replays(path: str | Path, space: RecordedSpace, strategies: Mapping[str,
         ProblemError: the file is there but is no result file of replays, or cannot be written.
     """
     target = Path(path)
-    earlier: dict[str, Any] = {}
-    if target.exists():
-        found = read_result_file(target)
-        if "spaces" not in found.summary:
-            raise ProblemError(f"The result file {str(path)!r} is not of replays: write to another file.")
-        earlier = dict(found.summary["spaces"])
+    earlier = earlier_replays(target)
     recording = space.recording
     kept = earlier.get(recording.name, {}).get("strategies", {})
     earlier[recording.name] = space_data(space, {**kept, **strategies})
@@ -60,6 +55,24 @@ def add_replays(path: str | Path, space: RecordedSpace, strategies: Mapping[str,
     )
     save(target, result)
     return result
+
+
+def earlier_replays(path: str | Path) -> dict[str, Any]:
+    """What a file has of spaces so far; nothing where it does not exist.
+
+    Raises:
+        ProblemError: it is there, but is no result file of replays.
+    """
+    found = result_file_there(path)
+    if found is None:
+        return {}
+    spaces = found.summary.get("spaces")
+    if not isinstance(spaces, dict):
+        raise ProblemError(
+            f"The result file {str(path)!r} ({found.name}) is not of replays, which would take its place: write to "
+            f"another file."
+        )
+    return dict(spaces)
 
 
 def space_data(space: RecordedSpace, strategies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

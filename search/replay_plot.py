@@ -7,10 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from gemmtune.space.errors import RecordingError, ToolchainError
+from gemmtune.space.whole_file import whole_file
 
 _FLOOR = 0.6
 """The least fraction shown: what lies below is the first handful of evaluations."""
 _COLUMNS = 2
+
+
+_ENDINGS = (".svg", ".png", ".pdf")
+
+
+def check_plot(path: str | Path) -> None:
+    """Say no to a plot that cannot be drawn before anything has taken its time.
+
+    Raises:
+        ToolchainError: matplotlib is not installed.
+        RecordingError: the name of the file tells no kind of picture.
+    """
+    try:
+        import matplotlib as mpl  # noqa: F401 - whether it is there
+    except ImportError:
+        raise ToolchainError("Plots need matplotlib, which is not installed: pip install 'gemmtune[plot]'.") from None
+    if Path(path).suffix.lower() not in _ENDINGS:
+        raise RecordingError(
+            f"The plot {str(path)!r} cannot be written: let its name end in one of {', '.join(_ENDINGS)}."
+        )
 
 
 def plot_replays(path: str | Path, spaces: Mapping[str, Mapping[str, Any]]) -> None:
@@ -20,11 +41,10 @@ def plot_replays(path: str | Path, spaces: Mapping[str, Mapping[str, Any]]) -> N
         ToolchainError: matplotlib is not installed.
         RecordingError: the file cannot be written, or its kind is unknown.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ToolchainError("Plots need matplotlib: pip install 'gemmtune[plot]'.") from None
+    check_plot(path)
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     columns = min(_COLUMNS, len(spaces))
     lines = -(-len(spaces) // columns)
     figure = Figure(figsize=(6.4 * columns, 4.4 * lines), layout="constrained")
@@ -44,10 +64,12 @@ def plot_replays(path: str | Path, spaces: Mapping[str, Mapping[str, Any]]) -> N
     for panel in panels[len(spaces) :]:
         panel.set_visible(False)
     where = Path(path)
-    steady: dict[str, Any] = {"metadata": {"Date": None}} if where.suffix == ".svg" else {}
+    kind = where.suffix.lower().removeprefix(".")
+    steady: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        with mpl.rc_context({"svg.hashsalt": "gemmtune"}):  # equal figures, equal files
-            figure.savefig(where, **steady)
+        with whole_file(where) as file, mpl.rc_context({"svg.hashsalt": "gemmtune"}):  # equal figures, equal files
+            figure.savefig(file, format=kind, **steady)
     except (OSError, ValueError) as error:
-        raise RecordingError(f"The plot {str(path)!r} cannot be written: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise RecordingError(f"The plot {str(path)!r} cannot be written ({reason}): choose another place.") from None

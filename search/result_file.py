@@ -13,7 +13,7 @@ from pathlib import Path
 from gemmtune.codegen.nvrtc import nvrtc_version
 from gemmtune.device.base import Device
 from gemmtune.device.cuda.timing import PIECES, SETTLE, SPAN
-from gemmtune.search.results import BenchRow, ResultFile, read_result_file, save, summarise
+from gemmtune.search.results import BenchRow, ResultFile, result_file_there, save, summarise
 from gemmtune.search.study import opened
 from gemmtune.space.errors import ProblemError
 from gemmtune.space.gemm import Gemm
@@ -71,21 +71,29 @@ def write_result_file(
 
 
 def earlier_file(path: str | Path, device: Device) -> ResultFile | None:
-    """A file as it is so far, whose rows others may join; None where it does not exist.
+    """A file as it is so far, whose rows others may join or replace; None where it does not exist.
 
     Raises:
-        ProblemError: it is no result file, or is of another GPU or driver, whose times never meet in one file.
+        ProblemError: it is no result file or holds no table of times, or is of another GPU or driver, or of estimates
+            where these are measurements: such times never meet in one file, and none is lost to another's.
     """
-    if not Path(path).exists():
+    found = result_file_there(path)
+    if found is None:
         return None
-    found = read_result_file(path)
-    here = (device.gpu.name, device.environment().get("driver", ""))
-    if (found.gpu, found.driver) != here or (found.rows and found.estimated != device.estimates):
+    if not found.rows:
         raise ProblemError(
-            f"The result file {str(path)!r} is of {found.gpu}, driver {found.driver or 'unknown'}, but this is "
-            f"{here[0]}, driver {here[1] or 'unknown'}: write to another file."
+            f"The result file {str(path)!r} ({found.name}) holds no table of times, which would take its place: write "
+            f"to another file."
         )
+    driver = device.environment().get("driver", "")
+    there, here = _origin(found.gpu, found.driver, found.estimated), _origin(device.gpu.name, driver, device.estimates)
+    if there != here:
+        raise ProblemError(f"The result file {str(path)!r} is of {there}, but this is {here}: write to another file.")
     return found
+
+
+def _origin(gpu: str, driver: str, estimated: bool) -> str:
+    return f"{gpu}, driver {driver or 'unknown'}, {'estimates' if estimated else 'measurements'}"
 
 
 def lacking(

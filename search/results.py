@@ -22,6 +22,7 @@ from gemmtune.search.standing import VENDOR as VENDOR
 from gemmtune.search.standing import Against, Standing, against, geometric_mean, mean_ratios, standing
 from gemmtune.space.errors import GemmtuneError, ProblemError
 from gemmtune.space.gemm import Gemm
+from gemmtune.space.whole_file import whole_file
 
 SCHEMA = 1
 
@@ -204,17 +205,35 @@ def save(path: Path | str, result: ResultFile) -> None:
             if row[name] == usual:
                 del row[name]
     result_from_json(data, str(target))
-    aside = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            aside.write_text(json.dumps(data, indent=1) + "\n")
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
+        with whole_file(target) as file:
+            file.write(f"{json.dumps(data, indent=1)}\n".encode())
     except OSError as error:
         raise ProblemError(
             f"The result file {target} cannot be written ({error.strerror}): choose another place."
+        ) from None
+
+
+def result_file_there(path: Path | str) -> ResultFile | None:
+    """The result file that writing to ``path`` would replace; None where there is nothing, an empty file or a device.
+
+    Raises:
+        ProblemError: what stands there is no result file, and is not replaced by one.
+    """
+    where = Path(path)
+    try:
+        if not where.is_file() or not where.stat().st_size:
+            return None
+        return read_result_file(where)
+    except OSError as error:
+        raise ProblemError(
+            f"The file {str(path)!r} cannot be written ({error.strerror}): choose another place."
+        ) from None
+    except ProblemError:
+        raise ProblemError(
+            f"The file {str(path)!r} is there already and is no result file that this gemmtune reads: write to another "
+            f"file, or remove it first."
         ) from None
 
 
@@ -228,7 +247,7 @@ def read_result_file(path: Path | str) -> ResultFile:
         data = json.loads(Path(path).read_text())
     except OSError as error:
         raise ProblemError(f"The result file {path} cannot be read ({error.strerror}): name an existing one.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProblemError(f"The result file {path} is not JSON ({error}): write it with gemmtune bench.") from None
     return result_from_json(data, str(path))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gemmtune.space.errors import ProblemError
 from gemmtune.space.gemm import Gemm
+from gemmtune.space.whole_file import whole_file
 
 _SIZES, _WORDS = ("m", "n", "k"), ("dtype", "out_dtype", "layout", "epilogue")
 _REMARKS = ("count", "share", "where")
@@ -37,7 +38,8 @@ def write_problems(path: str | Path, problems: Iterable[Weighted], title: str = 
         ProblemError: the file cannot be written.
     """
     try:
-        Path(path).write_text(problems_text(problems, title), encoding="utf-8")
+        with whole_file(path) as file:
+            file.write(problems_text(problems, title).encode())
     except OSError as error:
         raise ProblemError(f"The shape file {str(path)!r} cannot be written: {error.strerror}.") from None
 

@@ -16,6 +16,7 @@ from gemmtune.db.records import StudyRecord
 from gemmtune.search.report import facts, figures, tiles
 from gemmtune.search.report.material import Material, gather
 from gemmtune.space.errors import DatabaseError, ToolchainError, disk_is_full
+from gemmtune.space.whole_file import whole_file
 
 LEADERS = 12
 """Rows of the table of leading kernels."""
@@ -45,13 +46,9 @@ def write_report(history: History, study: StudyRecord, path: str | Path) -> None
     """
     target = Path(path)
     text = page(gather(history, study))
-    scratch = target.with_name(f".{target.name}.{study.uuid}")
     try:
-        try:
-            scratch.write_text(text, encoding="utf-8")
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with whole_file(target) as file:
+            file.write(text.encode())
     except OSError as error:
         if disk_is_full(error):
             raise DatabaseError(

@@ -16,6 +16,7 @@ from gemmtune.space.recorded.model import Recording
 from gemmtune.space.recorded.own import is_own, own_data, read_own
 from gemmtune.space.recorded.t4 import is_t4, read_t4, t4_data
 from gemmtune.space.recorded.table import csv_text, read_csv
+from gemmtune.space.whole_file import whole_file
 
 _LARGEST = 1 << 30
 """Bytes of text that are read at most."""
@@ -73,14 +74,10 @@ def write_recording(recording: Recording, path: str | Path, form: str = "json") 
     text = csv_text(recording) if form == "csv" else json.dumps(_WRITERS[form](recording), separators=(",", ":"))
     target = Path(path)
     raw = (text.rstrip("\n") + "\n").encode()
-    aside = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            aside.write_bytes(gzip.compress(raw, mtime=0) if target.suffix == ".gz" else raw)
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
+        with whole_file(target) as file:
+            file.write(gzip.compress(raw, mtime=0) if target.suffix == ".gz" else raw)
     except OSError as error:
         raise RecordingError(f"The recording {str(path)!r} cannot be written: {error.strerror or error}.") from None
 

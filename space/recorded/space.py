@@ -211,7 +211,7 @@ def stand_in(device_name: str) -> Gpu:
     The limits serve nothing but estimates, and another tool's kernels have none.
     """
     for gpu in TABLE.values():
-        if is_called(device_name, gpu.short, gpu.name) or gpu.name.startswith(device_name):
+        if device_name and (is_called(device_name, gpu.short, gpu.name) or gpu.name.startswith(device_name)):
             return gpu
     short = "".join(c for c in device_name.lower() if c.isalnum()) or "unknown"
     return replace(TABLE["l4"], name=device_name or "unknown", short=short)

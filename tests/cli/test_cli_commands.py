@@ -327,3 +327,34 @@ def test_bench_goes_on_after_a_problem_it_knows_nothing_of(cli: Cli, tuned: tupl
     assert f"gemm {SHAPE} fp32 nt" in done.out
     assert done.err.startswith("error: No kernel is known for gemm 9x9x9 fp32 nt")
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("cut", [0, 1, 200, -1], ids=["empty", "a byte", "half", "all but one byte"])
+def test_a_merge_that_fails_begins_no_history(cli: Cli, tuned: tuple[Path, str], tmp_path: Path, cut: int) -> None:
+    exported, fresh = tmp_path / "h.gz", tmp_path / "there" / "new.db"
+    assert cli("db", "export", str(exported)).code == 0
+    whole = exported.read_bytes()
+    exported.write_bytes(whole[:cut])
+    done = cli("db", "merge", str(exported), "--db", str(fresh))
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert not fresh.parent.exists()
+    exported.write_bytes(whole)
+    assert cli("db", "merge", str(exported), "--db", str(fresh)).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "best", "--limit", "1000000000000000000000"],
+        ["query", "trials", "--limit", "9223372036854775808"],
+        ["query", "importance", "--study", "9223372036854775808"],
+        ["record", "study:99999999999999999999", "x.json"],
+    ],
+)
+def test_numbers_that_no_history_holds_are_a_sentence(
+    cli: Cli, tuned: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(*words)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert not list(tmp_path.iterdir())

@@ -107,3 +107,20 @@ def test_problems_are_dtypes_times_shapes_each_once() -> None:
         "gemm 1x2x3 bf16 tn out=fp32 epilogue=bias",
         "gemm 4x5x6 bf16 tn out=fp32 epilogue=bias",
     ]
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "0h0m", "0.0m"])
+def test_a_duration_of_zero_is_said_to_be_zero(text: str) -> None:
+    with pytest.raises(ProblemError, match="more than 0") as error:
+        inputs.read_duration(text)
+    assert "malformed" not in str(error.value)
+
+
+def test_a_folder_that_takes_no_file_is_found_out_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("/proc/b.json", str(tmp_path), str(tmp_path / "file" / "b.json"), str(tmp_path / ("x" * 300))):
+        with pytest.raises(ProblemError, match="cannot be written"):
+            inputs.check_destination(name)
+    for name in ("/dev/null", str(tmp_path / "new" / "b.json"), str(tmp_path / "file")):
+        inputs.check_destination(name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -71,6 +71,11 @@ def test_the_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
         {k: "" if v is None else str(v) for k, v in r.items()}
         for r in json.loads(cli("pack", "table", MAIN_JOB, "--format", "json").out)
     ]
+    for form in ("csv", "json"):
+        printed, path = cli("pack", "table", MAIN_JOB, "--format", form).out, tmp_path / form
+        done = cli("pack", "table", MAIN_JOB, "--format", form, "--output", str(path))
+        assert (done.code, done.out) == (0, f"The table is written to {path}.\n")
+        assert path.read_text() == printed
     done = cli("pack", "table", MAIN_JOB, "--format", "serving", "-o", str(tmp_path / "serving"))
     assert done.code == 0, done.err
     names = sorted(Path(line).name for line in done.out.splitlines())
@@ -83,6 +88,7 @@ def test_the_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
     [
         (("diff", MAIN_JOB, "missing.kpack"), 1, "missing.kpack"),
         (("diff", MAIN_JOB, MAIN_JOB, "--format", "xml"), 2, "The format 'xml' does not exist"),
+        (("pack", "table", MAIN_JOB, "--output", "/proc/t.csv"), 2, "cannot be written"),
         (("pack", "table", MAIN_JOB, "--format", "xml"), 2, "The format 'xml' does not exist"),
         (("pack", "table", MAIN_JOB, "--format", "serving", "--regime", "lazy"), 2, "lazy"),
         (("pack", "table", MAIN_JOB, "--format", "serving", "--regime", "burst"), 1, "no measured row for burst"),

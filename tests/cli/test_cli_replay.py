@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 
 import pytest
 
@@ -90,3 +91,70 @@ def test_bad_input_is_one_sentence(cli, path, words, message):
     assert done.err.startswith("error:")
     assert done.err.count("\n") == 1
     assert message in done.err
+
+
+def test_what_a_replay_cannot_write_is_found_out_before_it_begins(cli, path, tmp_path, monkeypatch):
+    def begun(*_, **__):
+        raise AssertionError("the replay began")
+
+    monkeypatch.setattr("gemmtune.search.replay.replay", begun)
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "folder.svg").mkdir()
+    for option, name, message in (
+        ("--plot", "/proc/a.svg", "cannot be written"),
+        ("--plot", str(tmp_path), "is a directory"),
+        ("--plot", str(tmp_path / "folder.svg"), "is a directory"),
+        ("--plot", str(tmp_path / "curves"), ".svg, .png, .pdf"),
+        ("--plot", str(tmp_path / "curves.txt"), ".svg, .png, .pdf"),
+        ("--output", "/proc/a.json", "cannot be written"),
+        ("--output", str(tmp_path / "notes.json"), "write to another file"),
+    ):
+        done = cli("replay", path, *RUNS, option, name)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+        assert message in done.err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = cli("replay", path, *RUNS, "--plot", str(tmp_path / "a.svg"))
+    assert (done.code, done.out) == (1, "")
+    assert "gemmtune[plot]" in done.err
+    assert (tmp_path / "notes.json").read_text() == "{}"
+
+
+def test_a_short_replay_explains_no_columns_that_it_does_not_show(cli, path):
+    assert "Fractions" in cli("replay", path, *RUNS).out
+    done = cli("replay", path, "--strategy", "random", "--repeats", "2", "--budget", "20")
+    assert done.code == 0
+    assert "Fractions" not in done.out
+    assert "95, 99 %" in done.out
+
+
+@pytest.mark.parametrize("sizes", [("--repeats", "1", "--budget", "99999999999999"), ("--repeats", "9" * 30)])
+def test_more_evaluations_than_memory_are_refused(cli, path, sizes):
+    done = cli("replay", path, "--strategy", "random", *sizes)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "the space has 64 configurations" in done.err
+
+
+def test_a_table_carries_its_gpu_and_one_that_names_none_is_of_an_unknown_one(cli, path, tmp_path):
+    table, bare = tmp_path / "y.csv", tmp_path / "bare.csv"
+    assert cli("record", path, str(table), "--format", "csv").code == 0
+    quick = ("--strategy", "random", "--repeats", "2", "--budget", "25")
+    assert "configurations on A100," in cli("replay", str(table), *quick).out
+    lines = list(csv.DictReader(io.StringIO(table.read_text())))
+    with bare.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in lines[0] if name != "gpu"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    out = tmp_path / "out.json"
+    done = cli("replay", str(bare), *quick, "--output", str(out))
+    assert "configurations on an unknown GPU," in done.out
+    assert json.loads(out.read_text())["gpu"] == "unknown"
+    table.write_text(table.read_text().replace("A100", "H100", 1))
+    assert "several GPUs" in cli("replay", str(table), *quick).err
+
+
+def test_a_study_that_an_exported_history_lacks_is_looked_for_under_the_files_own_name(cli, tuned, tmp_path):
+    exported = tmp_path / "h.gz"
+    assert cli("db", "export", str(exported)).code == 0
+    done = cli("record", f"{exported}#99", str(tmp_path / "x.json"))
+    assert done.code == 2
+    assert f"There is no study 99 in {exported}" in done.err

@@ -71,8 +71,11 @@ def test_a_file_of_problems_is_tuned_in_its_order(cli: Cli, tmp_path: Path, monk
 
 def test_tokens_with_weights() -> None:
     assert read_tokens(["1,16:3", "16:0.5"]) == {1: 1.0, 16: 3.5}
-    for text in ("", "x", "0", "4:0", "4:", "-1", "1,,2"):
+    for text in ("", "x", "4:", "-1", "1,,2"):
         with pytest.raises(ProblemError, match="malformed"):
+            read_tokens([text])
+    for text in ("0", "4:0", "0:1", "16,0"):
+        with pytest.raises(ProblemError, match="must be above 0"):
             read_tokens([text])
 
 

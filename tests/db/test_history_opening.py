@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from gemmtune.db import History, Study, schema
 from gemmtune.db.models import metadata
-from gemmtune.space.errors import DatabaseError
+from gemmtune.space.errors import DatabaseError, SettingError
 
 
 def sentence(error: pytest.ExceptionInfo[DatabaseError]) -> str:
@@ -277,3 +277,38 @@ def test_a_damaged_history(path: Path, make: SimpleNamespace):
     with pytest.raises(DatabaseError, match="damaged") as error, History(path) as history:
         history.trials()
     sentence(error)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_another_programs_database_stays_as_it_is(path: Path, create: bool):
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE moz_places (url)")
+    raw.close()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match=r"not a gemmtune history.*moz_places") as error:
+        History(path, create=create)
+    sentence(error)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_who_only_reads_makes_no_history_beside_the_tables_of_another(path: Path):
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+    with pytest.raises(DatabaseError, match="not a gemmtune history"):
+        History(path, create=False)
+    History(path).close()
+    History(path, create=False).close()
+
+
+def test_an_empty_file_becomes_a_history(path: Path):
+    path.touch()
+    with History(path, create=False) as history:
+        assert history.studies() == []
+
+
+def test_numbers_that_no_database_holds(history: History):
+    assert history.study(2**63) is None
+    assert history.trial(10**30) is None
+    with pytest.raises(SettingError, match="at most 9223372036854775807"):
+        history.trials(limit=2**63)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from gemmtune.db import History, MergeReport, TrialResult, transfer
+from gemmtune.db import History, MergeReport, TrialResult
 from gemmtune.space.errors import DatabaseError
 from gemmtune.space.gemm import Gemm
 
@@ -317,7 +317,7 @@ def test_an_export_that_fails_leaves_the_old_file_and_no_other(
 
     before, files = exported.read_bytes(), sorted(exported.parent.iterdir())
     make.run(history.open_study(make.spec()), 9, make.correct(9))
-    monkeypatch.setattr(transfer.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DatabaseError, match=r"The disk of .*h\.jsonl\.gz is full"):
         history.export(exported)
     assert exported.read_bytes() == before

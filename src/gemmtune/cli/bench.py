@@ -94,7 +94,12 @@ def bench(
     Shows microseconds, TFLOP/s, the fraction of the floor (what no kernel beats), and the error with its bound.
     """
     if summary is not None:
-        _summarise_file(summary)
+        others = {
+            "a shape": shapes or m or n or k or shape_files, "--suite": suite, "--groups": groups, "--dtype": dtype,
+            "--pack": pack, "--candidate": candidate, "--peers": peers, "--device": device, "--output": result_file,
+            "--missing": missing,
+        }  # fmt: skip
+        _summarise_file(summary, [name for name, given in others.items() if given])
         return
     if launch not in _LAUNCHES:
         raise SettingError(f"The launch {launch!r} does not exist: choose one of {', '.join(_LAUNCHES)}.")
@@ -118,9 +123,18 @@ def bench(
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
-    with closing(open_device(device, running=True)) as where, History(db) as history:
-        joins = result_file if missing or listed is not None else None
-        found = earlier_file(joins, where) if joins is not None else None
+    written: list[int] = []
+
+    def kept() -> str:
+        if result_file is None:
+            return ""
+        if not written:
+            return f"nothing was written to {result_file}."
+        return f"what was timed is in {result_file}, and the same command with --missing times the rest."
+
+    with output.interruptible(kept), closing(open_device(device, running=True)) as where, History(db) as history:
+        found = earlier_file(result_file, where) if result_file is not None else None
+        joins = missing or listed is not None
         asked = wanted
         if missing and found is not None:
             wanted = lacking(found, asked, regime, cache, _LAUNCHES[launch])
@@ -134,8 +148,9 @@ def bench(
             if missing and found is not None:
                 everything, said = completed(found, rows, asked)
             else:
-                everything, said = joined(found.rows if found is not None else (), rows), []
+                everything, said = joined(found.rows if found is not None and joins else (), rows), []
             write_result_file(result_file, everything, device=where, notes=[*said, *notes, *failures])
+            written.append(len(rows))
 
         with output.busy("looking up the best kernels") as say:
 
@@ -209,12 +224,20 @@ def _about(problem: Problem, error: Exception) -> str:
     return sentence if problem.key in sentence else f"{problem.key}: {sentence}"
 
 
-def _summarise_file(path: str) -> None:
+def _summarise_file(path: str, others: Sequence[str]) -> None:
     from gemmtune.search.results import read_result_file
 
+    if others:
+        raise ProblemError(
+            f"The option --summary only prints what {path} holds and times nothing: leave {', '.join(others)} out, or "
+            f"--summary."
+        )
     result = read_result_file(path)
     if not result.rows:
-        raise ProblemError(f"The result file {path} has no rows: write it with 'gemmtune bench MxNxK --output {path}'.")
+        raise ProblemError(
+            f"The result file {path} ({result.name}) holds no table of times to print: name one that 'gemmtune bench "
+            f"MxNxK --output FILE' wrote."
+        )
     versions = [f"{name} {value}" for name, value in (("driver", result.driver), ("CUDA", result.cuda)) if value]
     output.say(", ".join([f"{result.name}: {result.gpu}", *versions, result.date]))
     output.say(result.protocol)

@@ -70,28 +70,26 @@ def show_rows(rows: Sequence[BenchRow]) -> None:
 
 def _show_means(means: Summary, how: str) -> None:
     marked = " (estimated)" if means.estimated else ""
-    output.say(
-        f"Geometric means of {output.counted(len(means.rows), 'row')}{how}{marked}: {_means(means.ratios)}; "
-        f"{100 * means.floor_fraction:.0f} % of the floor."
-    )
+    said = [*([_means(means.ratios)] if means.ratios else []), f"{100 * means.floor_fraction:.0f} % of the floor"]
+    output.say(f"Geometric means of {output.counted(len(means.rows), 'row')}{how}{marked}: {'; '.join(said)}.")
     if means.vendor is not None and len(means.rows) > 1:
         output.say(f"Against the vendor's best of each shape: {_against(means.vendor)}.")
     if means.any is not None and means.vendor is not None and means.any != means.vendor:
         output.say(f"Against the best peer of each shape: {_against(means.any)}.")
-    if len(means.by_dtype) > 1:
+    if means.ratios and len(means.by_dtype) > 1:
         for dtype, ratios in means.by_dtype.items():
-            print(f"  {dtype}: {_means(ratios)}")
+            print(f"  {dtype}: {_means(ratios) or 'no peer'}")
     if means.by_group:
         _show_groups(means.by_group)
 
 
 def _show_groups(groups: Mapping[str, Standing]) -> None:
     peers = list(dict.fromkeys(peer for one in groups.values() for peer in one.ratios))
+    ranked = any(one.vendor is not None for one in groups.values())  # none is where only estimates are
     columns = [
         output.Column("group"),
         output.Column("rows", right=True),
-        output.Column("vs best", right=True),
-        output.Column("lowest", right=True),
+        *([output.Column("vs best", right=True), output.Column("lowest", right=True)] if ranked else []),
         *(output.Column(f"vs {peer}", right=True) for peer in peers),
         output.Column("of floor", right=True),
     ]
@@ -99,8 +97,7 @@ def _show_groups(groups: Mapping[str, Standing]) -> None:
         [
             name,
             str(one.rows),
-            output.ratio(None if one.vendor is None else one.vendor.ratio),
-            output.ratio(None if one.vendor is None else one.vendor.lowest),
+            *([output.ratio(getattr(one.vendor, figure, None)) for figure in ("ratio", "lowest")] if ranked else []),
             *(output.ratio(one.ratios.get(peer)) for peer in peers),
             f"{100 * one.floor_fraction:.0f} %",
         ]

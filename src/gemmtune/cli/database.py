@@ -32,8 +32,13 @@ def merge(
 ) -> None:
     """Take the trials of another machine into the history; what is there already stays as it is."""
     from gemmtune.db import History
+    from gemmtune.db.engine import file_of, locate
+    from gemmtune.db.merge import check_export
 
-    with History(db) as history:
+    target = file_of(locate(db))
+    if target is not None and not target.exists():
+        check_export(path)
+    with output.interruptible(lambda: "nothing was taken in."), History(db) as history:
         report = history.merge(path)
         added = [
             output.counted(report.studies, "study", "studies"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmtune.space.errors import ProblemError
+from gemmtune.space.whole_file import is_special, whole_file
 
 if TYPE_CHECKING:
     from gemmtune.space.gemm import Gemm
@@ -69,6 +71,8 @@ def read_duration(text: str) -> float:
     if found:
         seconds = sum(float(v) * u for v, u in zip(found.groups(), (3600.0, 60.0, 1.0), strict=True) if v)
     if seconds <= 0:
+        if found and re.search(r"\d", text):
+            raise ProblemError(f"Duration {text!r} is no time at all: give more than 0, e.g. 90s, 10m, 1h30m.")
         raise ProblemError(f"Duration {text!r} is malformed: write seconds, minutes or hours, e.g. 90s, 10m, 1h30m.")
     return seconds
 
@@ -77,14 +81,40 @@ def check_destination(name: str) -> None:
     """Say no to a file that cannot be written before anything has taken its time.
 
     Raises:
-        ProblemError: it is a directory, or the directory that is to hold it (or its nearest parent) is read-only.
+        ProblemError: it is a directory, or a device that may not be written, or the directory that is to hold it (or
+            its nearest parent) takes no new file.
     """
     path = Path(name)
-    if path.is_dir():
-        raise ProblemError(f"The file {name!r} cannot be written: it is a directory.")
-    parent = next(folder for folder in path.absolute().parents if folder.exists())
-    if not os.access(parent, os.W_OK):
-        raise ProblemError(f"The file {name!r} cannot be written: {str(parent)!r} is read-only; choose another place.")
+    try:
+        if path.is_dir():
+            raise ProblemError(f"The file {name!r} cannot be written: it is a directory; name a file in it.")
+        if is_special(path):
+            if not os.access(path, os.W_OK):
+                raise ProblemError(f"The file {name!r} cannot be written: it may not be; choose another place.")
+            return
+        path = Path(os.path.realpath(path))
+        parent = next(folder for folder in path.parents if folder.exists())
+        with tempfile.TemporaryFile(dir=parent):  # asked of the folder: some that look writable, as /proc, are not
+            pass
+    except OSError as error:
+        raise ProblemError(
+            f"The file {name!r} cannot be written ({error.strerror or error}): choose another place."
+        ) from None
+
+
+def write_text(name: str, text: str) -> None:
+    """Write a file, all of it or nothing.
+
+    Raises:
+        ProblemError: it cannot be written.
+    """
+    try:
+        with whole_file(name) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ProblemError(
+            f"The file {name!r} cannot be written ({error.strerror or error}): choose another place."
+        ) from None
 
 
 def read_shapes(

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -87,6 +88,11 @@ def _root(
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
+    if sys.stderr is None:  # the program was started with it closed
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end
+    if sys.stdout is None:  # a file that a command opens would take its place, and get what is printed
+        output.error("Standard output is closed, so that nothing can be printed: open it, or send it to /dev/null.")
+        return FAILURE
     try:
         words = None if arguments is None else list(arguments)
         result = app(args=words, prog_name="gemmtune", standalone_mode=False)
@@ -96,13 +102,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except GemmtuneError as error:
         output.error(str(error))
         return BAD_INPUT if isinstance(error, _INPUT_ERRORS) else FAILURE
-    except (typer.Abort, KeyboardInterrupt):
-        output.error(
-            "interrupted; what was finished is kept: tune goes on with the same command, a suite's file with --missing"
-        )
+    except output.Interrupted as stop:
+        output.error(f"interrupted; {stop}" if str(stop) else "interrupted.")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (typer.Abort, KeyboardInterrupt):
+        output.error("interrupted.")
+        return INTERRUPTED
+    except OSError as error:
+        lost = error if isinstance(error, BrokenPipeError) else _unprinted("\n")  # what failed may be kept nowhere
+        if lost is None:  # then it was something else that failed, and nobody saw it coming
+            raise
+        _drop(lost)
         return FAILURE
     except Exception as error:
         sentence = _usage(error)
@@ -129,8 +139,28 @@ def main() -> None:
     gc.set_threshold(20_000)  # what imports make stays: to look for garbage there delays every short command
     code = run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and kept: a second Ctrl-C must not change the exit code
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    lost = _unprinted()
+    if lost is not None:
+        _drop(lost)
+        code = code if isinstance(lost, BrokenPipeError) else FAILURE
     sys.exit(code)
+
+
+def _unprinted(more: str = "") -> OSError | None:
+    """Write out what was printed and ``more``; where that fails, why."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.write(more)
+            sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def _drop(lost: OSError) -> None:
+    """Say why what was printed cannot be written, and let the rest of it go."""
+    if not isinstance(lost, BrokenPipeError):  # the reader of a pipe has seen enough, and knows
+        output.error(
+            f"Standard output cannot be written ({lost.strerror or lost}): free some space, or send it elsewhere."
+        )
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "csv"]
 
 
+class Interrupted(Exception):
+    """Ctrl-C, with what is kept and how to go on; typer turns a plain KeyboardInterrupt into a bare exit code."""
+
+
+@contextmanager
+def interruptible(kept: Callable[[], str]) -> Iterator[None]:
+    """Have Ctrl-C inside the block say what is true then: ``kept`` is asked for it, "" for nothing.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(kept()) from None
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table: ``right`` for numbers, ``long`` for the last one where its cells may be sentences."""
@@ -146,17 +163,21 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
 
 
 def show_data(records: Sequence[Mapping[str, Any]], form: Format) -> None:
-    """Print records as a JSON array, or as CSV with the first record's fields (nested values as JSON)."""
+    """Print records as :func:`data_text` has them."""
+    sys.stdout.write(data_text(records, form))
+
+
+def data_text(records: Sequence[Mapping[str, Any]], form: Format) -> str:
+    """Records as a JSON array, or as CSV with the first record's fields (nested values as JSON)."""
     if form == "json":
-        sys.stdout.write(json.dumps([_finite(r) for r in records], indent=2, ensure_ascii=False) + "\n")
-        return
+        return json.dumps([_finite(r) for r in records], indent=2, ensure_ascii=False) + "\n"
     out = io.StringIO()
     if records:
         writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
         writer.writeheader()
         for record in records:
             writer.writerow({k: v if _flat(v) else json.dumps(_finite(v)) for k, v in record.items()})
-    sys.stdout.write(out.getvalue())
+    return out.getvalue()
 
 
 def _flat(value: Any) -> bool:

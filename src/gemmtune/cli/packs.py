@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gemmtune.cli import options, output
+from gemmtune.cli import inputs, options, output
 from gemmtune.cli.groups import group
 from gemmtune.cli.output import Column
 from gemmtune.space.errors import SettingError
@@ -202,13 +203,16 @@ def table(
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(_TABLE_FORMATS), help="csv, json or serving.")
     ] = "csv",
-    folder: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where the files of 'serving' go.")
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="The file to write instead of printing; of 'serving' the folder."
+        ),
     ] = None,
     regime: options.Regime = "sustained",
     cache: options.Cache = "cold",
 ) -> None:
-    """Print the dispatch table, a line for each measured size; or write it for serving engines.
+    """Print or write the dispatch table, a line for each measured size; or write it for serving engines.
 
     ``serving`` writes one JSON file for each N, K, dtype and GPU, named and laid out as those of vLLM and SGLang: M to
     configuration. Regime and cache state choose the rows of these files alone.
@@ -219,11 +223,18 @@ def table(
     from gemmtune.pack.format import read_pack
     from gemmtune.pack.tables import table_records, write_serving_files
 
+    if form != "serving" and to is not None:
+        inputs.check_destination(to)
     data = read_pack(path)
     if form != "serving":
-        output.show_data(table_records(data), "json" if form == "json" else "csv")
+        text = output.data_text(table_records(data), "json" if form == "json" else "csv")
+        if to is None:
+            sys.stdout.write(text)
+        else:
+            inputs.write_text(to, text)
+            output.say(f"The table is written to {to}.")
         return
     check_regime(regime)
     check_cache(cache)
-    for written in write_serving_files(folder or f"{Path(path).stem}-serving", data, regime, cache):
+    for written in write_serving_files(to or f"{Path(path).stem}-serving", data, regime, cache):
         print(written)

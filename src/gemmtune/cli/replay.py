@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemmtune.cli import options, output
+from gemmtune.cli import inputs, options, output
 from gemmtune.cli.query import Form, chosen_form
 
 if TYPE_CHECKING:
@@ -54,17 +54,25 @@ def replay(
     kind = chosen_form(form)
     from gemmtune.search.recorded_study import open_space
     from gemmtune.search.replay import replay as run
-    from gemmtune.search.replay_file import add_replays, space_data
+    from gemmtune.search.replay_file import add_replays, earlier_replays, space_data
+    from gemmtune.search.replay_plot import check_plot, plot_replays
     from gemmtune.search.strategy import check_strategy
     from gemmtune.space.recorded import RecordedSpace
 
     names = list(dict.fromkeys(strategy or ("auto", "random")))
     for name in names:
         check_strategy(name)
+    if result_file is not None:
+        inputs.check_destination(result_file)
+        earlier_replays(result_file)
+    if plot is not None:
+        inputs.check_destination(plot)
+        check_plot(plot)
     recording = open_space(space, db)
     found = RecordedSpace(recording.times_alone() if blind else recording, family)
     runs: list[Replayed] = []
-    with output.busy("replaying") as say:
+    kept = f"{result_file} is as it was." if result_file is not None else ""
+    with output.interruptible(lambda: kept), output.busy("replaying") as say:
         for name in names:
             say(f"replaying {name}")
             one = run(found, name, budget=budget, repeats=repeats, seed=seed)
@@ -74,8 +82,6 @@ def replay(
     if result_file is not None:
         spaces = dict(add_replays(result_file, found, told).summary["spaces"])
     if plot is not None:
-        from gemmtune.search.replay_plot import plot_replays
-
         plot_replays(plot, spaces)
     _show(found, runs, kind)
 
@@ -110,14 +116,13 @@ def _show(space: RecordedSpace, runs: list[Replayed], kind: output.Format) -> No
         )
     repeats, budget = runs[0].curves.shape
     title = (
-        f"{recording.name}: {len(space)} configurations on {recording.device_name or space.gpu.name}, "
+        f"{recording.name}: {len(space)} configurations on {recording.device_name or 'an unknown GPU'}, "
         f"optimum {recording.optimum:.5g} {unit}; {repeats} runs of {budget} evaluations"
     )
     output.show_table(columns, rows, title)
     print()
-    output.say(
-        "Fractions of the optimum (mean and standard error); evaluations at which the median run reaches 95, 99 %."
-    )
+    shown = "Fractions of the optimum (mean and standard error); evaluations" if marks else "Evaluations"
+    output.say(f"{shown} at which the median run reaches 95, 99 %{'' if marks else ' of the optimum'}.")
 
 
 def _line(one: Replayed) -> dict[str, Any]:
@@ -152,6 +157,7 @@ def record(
     from gemmtune.search.recorded_study import open_space
     from gemmtune.space.recorded import write_recording
 
+    inputs.check_destination(path)
     recording = open_space(space, db)
     if family is not None:
         recording = recording.of_family(family)

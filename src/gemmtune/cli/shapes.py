@@ -29,13 +29,15 @@ def read_tokens(texts: list[str]) -> dict[int, float]:
     """``["16", "4096:0.1"]`` as tokens and their weights; commas separate too, and 1 is the weight where none stands.
 
     Raises:
-        ProblemError: a part is no number of tokens.
+        ProblemError: a part is no number of tokens above 0.
     """
     tokens: dict[int, float] = {}
     for part in ",".join(texts).split(","):
         found = re.fullmatch(r"([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?", part.strip(), re.ASCII)
         weight = float(found[2] or 1) if found else 0.0
-        if found is None or int(found[1]) < 1 or not weight > 0:
+        if found is not None and not (int(found[1]) > 0 and weight > 0):
+            raise ProblemError(f"Tokens {part!r} are none: number and weight must be above 0, e.g. 16,4096:0.1.")
+        if found is None:
             raise ProblemError(f"Tokens {part!r} are malformed: write a number, or NUMBER:WEIGHT, e.g. 1,16,4096:0.1.")
         tokens[int(found[1])] = tokens.get(int(found[1]), 0.0) + weight
     return tokens

@@ -72,7 +72,12 @@ def tune(
     from gemmtune.db import History
     from gemmtune.search.study import tune as search
 
-    with History(db) as history, display(len(wanted), seconds) as progress:
+    kept = "what was finished is kept, and the same command goes on."
+    with (
+        output.interruptible(lambda: kept),
+        History(db) as history,
+        display(len(wanted), seconds) as progress,
+    ):
         results = search(
             wanted,
             device,
@@ -92,7 +97,7 @@ def tune(
         location = history.location
     _say_what_next(results, db, location)
     if any(r.interrupted for r in results):
-        raise KeyboardInterrupt
+        raise output.Interrupted(kept)
     if not any(r.best for r in results):
         raise typer.Exit(1)
 
