@@ -94,7 +94,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recorded]:
 
     def use(report: Report, **how: Any) -> Recorded:
         device = Recorded(report, **how)
-        monkeypatch.setattr("gemmtune.device.open_device", lambda name=None: device)
+        monkeypatch.setattr("gemmtune.device.open_device", lambda name=None, *, running=False: device)
         return device
 
     return use
@@ -123,6 +123,12 @@ def test_a_right_trial_is_right_again_and_nothing_is_recorded(cli: Cli, tuned: t
     with History(tuned[0]) as history:
         assert history.outcomes() == before
         assert len(history.measurements(best.id)) == 1
+
+
+def test_a_record_proves_nothing_again(cli: Cli, tuned: tuple[Path, str]) -> None:
+    done = cli("rerun", "1", "--device", "replay:some.json.gz")
+    assert (done.code, done.out) == (2, "")
+    assert "replay:some.json.gz is a record, which runs no kernel: name a GPU" in done.err
 
 
 def test_the_recorded_source_runs_even_where_it_is_no_longer_what_the_template_makes(cli: Cli, path: Path) -> None:

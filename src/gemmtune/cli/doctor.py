@@ -42,7 +42,7 @@ def doctor(
     noise: Annotated[
         bool, typer.Option("--noise", help="Also time one kernel against itself: this machine's false differences.")
     ] = False,
-    device: options.Device = None,
+    device: options.Runner = None,
     db: options.Database = None,
     form: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print.")] = "table",
 ) -> None:
