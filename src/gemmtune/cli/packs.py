@@ -112,7 +112,7 @@ def check(
 ) -> None:
     """Check a pack: every hash, then each kernel anew (emulated, or on the GPU with its time).
 
-    The exit code is 1 where a kernel is wrong, or was not verified; one of another GPU may stay unverified beside others.
+    The exit code is 1 where a kernel is wrong or was not verified, but for kernels of another GPU beside verified ones.
     """
     from gemmtune.pack.check import check_pack
 
