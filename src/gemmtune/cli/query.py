@@ -137,7 +137,10 @@ def failures(
     form: Form = "table",
     db: options.Database = None,
 ) -> None:
-    """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next."""
+    """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next.
+
+    Abandoned and pruned ones, which a study cut short, are counted apart; --outcome shows them.
+    """
     kind = chosen_form(form)
     from gemmtune.db import History
 
@@ -147,7 +150,7 @@ def failures(
         counts = history.outcomes(**narrow)
     if not groups:
         _check_outcome(outcome)
-    failed = {name: n for name, n in counts.items() if (name == outcome if outcome else name != "correct")}
+    failed = {name: n for name, n in counts.items() if (name == outcome if outcome else failed_trials.is_failure(name))}
     if kind != "table":
         data = [
             {
@@ -165,8 +168,10 @@ def failures(
     if not groups:
         _check_family(family)
         print("No failed trial fits." if counts else "No trial fits: widen the query, or run 'gemmtune tune'.")
+        if outcome is None:
+            failed_trials.say_stopped(counts)
         return
-    failed_trials.show(groups, failed, sum(counts.values()), db)
+    failed_trials.show(groups, failed, counts, db)
 
 
 @app.command(short_help="The studies and their progress.")
