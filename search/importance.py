@@ -46,7 +46,8 @@ class Knob:
 class Importance:
     """What mattered to one family: over so many trials of so many studies, the most important knob first.
 
-    ``best`` of the trials count as the best ones. ``knobs`` is empty where there are too few trials, or where every knob had one value.
+    ``best`` of the trials count as the best ones. ``knobs`` is empty where there are too few trials, or where
+    every knob had one value.
     """
 
     family: str

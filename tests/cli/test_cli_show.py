@@ -80,6 +80,19 @@ def test_source_and_recipe_need_neither_cache_nor_compiler(
     assert source.out.startswith('#include "gemmtune/hw.cuh"')
 
 
+def test_one_thing_alone_comes_in_the_format_that_was_asked_for(cli: Cli, wide: dict[str, Any]) -> None:
+    name = str(wide["id"])
+    text = cli("show", name, "--source").out
+    (data,) = json.loads(cli("show", name, "--source", "--format", "json").out)
+    assert (data["id"], data["configuration"], data["source"]) == (wide["id"], wide["configuration"], text)
+    (row,) = csv.DictReader(io.StringIO(cli("show", name, "--source", "--format", "csv").out))
+    assert row["source"] == text
+    recipe = cli("show", name, "--recipe").out
+    assert cli("show", name, "--recipe", "--format", "json").out == recipe
+    (row,) = csv.DictReader(io.StringIO(cli("show", name, "--recipe", "--format", "csv").out))
+    assert json.loads(row["recipe"]) == json.loads(recipe)
+
+
 def _no_nvrtc() -> str:
     raise ToolchainError("NVRTC cannot be used: install it.")
 

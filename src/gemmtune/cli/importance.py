@@ -56,7 +56,8 @@ def show(
         ]
         rows = [
             [
-                f"{k.importance:.1%}", k.name, str(k.favoured), _part(k.best_share, one.best), _part(k.share, one.trials)
+                f"{k.importance:.1%}", k.name, str(k.favoured),
+                _part(k.best_share, one.best), _part(k.share, one.trials),
             ]
             for k in one.knobs
         ]  # fmt: skip

@@ -13,7 +13,7 @@ import typer
 
 from gemmtune.cli import failed_trials, importance, inputs, options, output
 from gemmtune.cli.groups import group
-from gemmtune.cli.record_data import study_data, trial_data
+from gemmtune.cli.record_data import study_data, study_row, trial_data
 from gemmtune.space.errors import ProblemError
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def studies(
     with History(db, create=False) as history:
         records = history.studies(gpu=gpu, shape=_shape(shape), dtype=dtype, limit=limit)
     if kind != "table":
-        output.show_data([study_data(r) for r in records], kind)
+        output.show_data([study_row(r) if kind == "csv" else study_data(r) for r in records], kind)
         return
     if not records:
         print("No study fits: widen the query, or begin one with 'gemmtune tune MxNxK'.")
