@@ -267,16 +267,31 @@ def _try_integer(facts: Facts) -> str:
 def _try_waves(facts: Facts) -> str:
     sms, splits = facts.subject.gpu.sms, _splits(facts)
     if facts.blocks < sms:
-        split = f", or split K between about {splits} blocks" if splits else ""
+        ways = ["use smaller tiles"] if _smaller(facts) else []
+        ways += [f"split K between about {splits} blocks"] if splits else []
         return (
             f"{_blocks(facts.blocks)} leave{'s' if facts.blocks == 1 else ''} {sms - facts.blocks} of {sms} SMs idle: "
-            f"use smaller tiles{split}{{gain}}."
+            + (
+                f"{', or '.join(ways)}{{gain}}."
+                if ways
+                else "the product is too small for more, so do more in one launch."
+            )
         )
     return (
         f"The last of {facts.blocks / (sms * facts.fit[0]):.1f} waves is nearly empty ({_blocks(facts.blocks)} for "
         f"{sms} SMs): choose tiles whose number is just below a multiple of {sms}{', or split K' if splits else ''}"
         f"{{gain}}."
     )
+
+
+def _smaller(facts: Facts) -> bool:
+    """Whether the family has smaller tiles than the kernel's; of one that is not ours, or has no such knobs, yes."""
+    subject = facts.subject
+    configuration, family = subject.source.configuration, FAMILIES.get(subject.source.configuration.family)
+    if family is None or family.unsupported(subject.problem, subject.gpu) is not None:
+        return True
+    sides = [p for p in family.parameters(subject.problem, subject.gpu) if p.name in ("bm", "bn")]
+    return len(sides) < 2 or any(configuration.get(p.name) != min(p.values, key=int) for p in sides)
 
 
 def _splits(facts: Facts) -> int:

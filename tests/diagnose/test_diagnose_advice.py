@@ -53,6 +53,16 @@ def test_k_is_not_split_where_it_cannot_be(problem: Gemm, name: str) -> None:
         assert "split K" not in judge(facts(problem, name, us, estimated)).advice
 
 
+def test_no_smaller_tiles_are_advised_than_there_are() -> None:
+    smallest = Configuration.of("mma", {**MMA, "bm": 16, "bn": 16, "wm": 16, "wn": 8})
+    for k, ways in ((1, "too small for more, so do more in one launch."), (8192, "idle: split K between about ")):
+        problem = Gemm(64, 64, k)
+        subject = Subject("it", problem, H200, render(problem, smallest), 64, 0, None, 200.0, None, True)
+        advice = judge(Facts(subject)).advice
+        assert ways in advice
+        assert "smaller tiles" not in advice
+
+
 def test_of_an_unknown_family_k_alone_says_whether_it_can_be_split() -> None:
     def said(k: int) -> str:
         known = facts(Gemm(64, 64, k), "mma", us=200.0).subject
