@@ -176,7 +176,10 @@ class History:
         outcome: str | None = None, kind: str | None = None, regime: str | None = None, cache: str | None = None,
         limit: int | None = 20,
     ) -> list[FailureGroup]:  # fmt: skip
-        """Failed trials by outcome and kind of detail, the most frequent kind first, each with its latest example."""
+        """Failed trials by outcome and kind of detail, the most frequent kind first, each with its latest example.
+
+        Abandoned and pruned ones are given where ``outcome`` asks for them alone: a study cut them short.
+        """
         with self.reading() as connection:
             return queries.failures(connection, Filter(gpu, shape, dtype, family, kind, regime, cache), outcome, limit)
 

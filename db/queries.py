@@ -12,6 +12,7 @@ from gemmtune.db.filter import Filter
 from gemmtune.db.reading import by_id, records
 from gemmtune.db.records import (
     CORRECT,
+    STOPPED,
     ExportRecord,
     FailureGroup,
     MeasurementData,
@@ -42,8 +43,12 @@ def trials(connection: Connection, wanted: Filter, outcome: str | None, limit: i
 
 
 def failures(connection: Connection, wanted: Filter, outcome: str | None, limit: int | None) -> list[FailureGroup]:
-    """Failed trials by outcome and pattern of their detail, the most frequent first."""
-    failed = [outcome] if outcome else [name for name in _known_outcomes(connection) if name != CORRECT]
+    """Failed trials by outcome and pattern of their detail, the most frequent first.
+
+    Those that were cut short (:data:`STOPPED`) did not fail, and are given where ``outcome`` asks for them alone.
+    """
+    known = [name for name in _known_outcomes(connection) if name != CORRECT and name not in STOPPED]
+    failed = [outcome] if outcome else known
     # All that it reads stands in one index, in the order of the groups, but for the right trials, which are the most.
     conditions = [m.trial.c.outcome.in_(failed), *_of_family(wanted)]
     if replace(wanted, family=None) != Filter():

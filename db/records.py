@@ -13,6 +13,8 @@ from typing import Any
 from gemmtune.space.gpu import Gpu
 
 CORRECT = "correct"
+STOPPED = ("abandoned", "pruned")
+"""Outcomes of trials that a study cut short, as clearly beaten or hopeless: nothing failed."""
 """The one outcome that ranks; every other is a failure of some kind."""
 
 

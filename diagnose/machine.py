@@ -103,7 +103,8 @@ def cache() -> Found:
         entries += not path.name.startswith(".")
         size += bytes_
     data = {"path": str(root), "entries": entries, "bytes": size, "abandoned": left}
-    text = f"{root}: {entries:,} kernel{'s' if entries != 1 else ''}, {_size(size)}"
+    kernels = f"{entries:,} kernel{'s' if entries != 1 else ''} of NVRTC"
+    text = f"{root}: {kernels}, {_size(size)} ('gemmtune cache list' counts what the emulator built, too)"
     cure = "make the folder writable, or name another with GEMMTUNE_CACHE; until then kernels are compiled anew"
     blocked = _not_writable(root)
     if blocked:

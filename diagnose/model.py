@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gemmtune.diagnose.facts import Facts
 from gemmtune.diagnose.mix import CONVERSION, FMA, INTEGER, LOCAL, MOVE, PACKING, TENSOR
+from gemmtune.space.estimate import LAUNCH_US, floor_us
 from gemmtune.space.gpu import Gpu
 
 OCCUPANCY, SPILLS, GLOBAL_MEMORY, BANK_CONFLICTS, INTEGER_WORK, WAVES = (
@@ -123,6 +124,13 @@ def costs(facts: Facts) -> dict[str, float]:
     if math.isinf(now):
         return dict.fromkeys(AILMENTS, 1.0) | {OCCUPANCY: math.inf}
     return {ailment: max(1.0, now / seconds(facts, (ailment,))) for ailment in AILMENTS}
+
+
+def most(facts: Facts) -> float:
+    """How many times as fast it can become at most: no kernel takes less than its launch, or than the floor."""
+    us, problem, gpu = facts.subject.us, facts.subject.problem, facts.subject.gpu
+    now = LAUNCH_US + 1e6 * seconds(facts) if us is None else us
+    return max(1.0, now / max(LAUNCH_US, floor_us(problem, gpu)))
 
 
 def tail(facts: Facts) -> float:

@@ -15,7 +15,7 @@ from gemmtune.diagnose import facts as known
 from gemmtune.diagnose import ncu
 from gemmtune.diagnose.facts import Facts, Subject
 from gemmtune.diagnose.verdict import Verdict, judge
-from gemmtune.search.lookup import cubin_of, problem_of, source_of
+from gemmtune.search.lookup import check_runs_on, cubin_of, problem_of, source_of
 from gemmtune.space.errors import ConfigurationError, GemmtuneError, ToolchainError
 from gemmtune.space.gpu import Gpu
 
@@ -67,11 +67,13 @@ def diagnose_trial(
 
     Raises:
         ConfigurationError, UnknownNameError, PackError: see :func:`subject_of`.
+        UnsupportedError: its family needs what ``gpu`` lacks.
         ToolchainError: Nsight Compute was asked for, and there is none, or it cannot read the GPU's counters, or the
             kernel's machine code is nowhere.
     """
     subject = subject_of(record)
     if gpu is not None:
+        check_runs_on(record, gpu)
         subject = known.judged_on(subject, gpu)
     counters = next((m.data.counters for m in history.measurements(record.id) if m.data.counters), None)
     notes: list[str] = []

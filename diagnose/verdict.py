@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from gemmtune.diagnose import model
 from gemmtune.diagnose.facts import Facts, Traffic
 from gemmtune.diagnose.mix import CONVERSION, INTEGER, TENSOR
+from gemmtune.space.configuration import Configuration
+from gemmtune.space.estimate import LAUNCH_US, floor_us
+from gemmtune.space.families import FAMILIES
 
+_SHALLOWEST = 16
+"""K that a block should have at least where nothing else is known: a k tile of most kernels, or half of one."""
 _WORDS = {"registers": "registers", "shared_memory": "shared memory", "threads": "threads", "blocks": "blocks"}
 
 
@@ -54,8 +59,10 @@ class Verdict:
 def judge(facts: Facts) -> Verdict:
     """Look at everything in order and say what to try first."""
     costs = model.costs(facts)
-    notable = [Ailment(name, cost) for name, cost in costs.items() if cost >= model.NOTABLE]
-    notable.sort(key=lambda ailment: -ailment.cost)
+    most = model.most(facts)
+    ranked = sorted(costs, key=lambda name: -costs[name])  # before the bound, which would make equals of them
+    costs = {name: min(cost, most) for name, cost in costs.items()}
+    notable = [Ailment(name, costs[name]) for name in ranked if costs[name] >= model.NOTABLE]
     checks = (
         Check("occupancy", _occupancy(facts), max(costs[model.OCCUPANCY], costs[model.SPILLS])),
         Check("global memory", _global_memory(facts), costs[model.GLOBAL_MEMORY] if facts.traffic else None),
@@ -65,7 +72,7 @@ def judge(facts: Facts) -> Verdict:
         Check("waves", _waves(facts), costs[model.WAVES]),
     )
     bound = _bound_by(facts)
-    advice = _advice(facts, notable[0]) if notable else _BALANCED[bound]
+    advice = _advice(facts, notable[0]) if notable else _BALANCED[bound].format(split=_shorter(facts))
     return Verdict(facts, checks, tuple(notable), bound, advice)
 
 
@@ -157,7 +164,8 @@ def _waves(facts: Facts) -> str:
     if not held:
         return f"{_blocks(facts.blocks)}, none of which fits"
     if facts.blocks < sms:
-        return f"{_blocks(facts.blocks)} for {sms} SMs: {sms - facts.blocks} of them stand idle"
+        idle = sms - facts.blocks
+        return f"{_blocks(facts.blocks)} for {sms} SMs: {idle} of them stand{'s' if idle == 1 else ''} idle"
     share = 100 / model.tail(facts)
     return (
         f"{_blocks(facts.blocks)} for {sms} SMs that hold {held} each, {facts.blocks / (sms * held):.1f} waves; the "
@@ -173,8 +181,10 @@ def _blocks(count: int) -> str:
 
 
 def _bound_by(facts: Facts) -> str:
-    """The busiest pipe, device memory where its bytes alone take longer, or latency where the time is another's."""
+    """The busiest pipe, device memory where its bytes alone take longer, or launch or latency: whose the time is."""
     problem, gpu, us = facts.subject.problem, facts.subject.gpu, facts.subject.us
+    if model.most(facts) < model.NOTABLE and floor_us(problem, gpu) < LAUNCH_US:
+        return "launch"
     if us is not None and not facts.subject.estimated:
         busy = max(problem.flops / model.peak_flops(facts), problem.bytes / gpu.bandwidth)
         if busy * 1e6 < _IDLE * us:
@@ -255,16 +265,67 @@ def _try_integer(facts: Facts) -> str:
 
 
 def _try_waves(facts: Facts) -> str:
-    sms = facts.subject.gpu.sms
+    sms, splits = facts.subject.gpu.sms, _splits(facts)
     if facts.blocks < sms:
+        ways = ["use smaller tiles"] if _smaller(facts) else []
+        ways += [f"split K between about {splits} blocks"] if splits else []
         return (
-            f"{_blocks(facts.blocks)} leave {sms - facts.blocks} of {sms} SMs idle: use smaller tiles, or split K "
-            f"between about {max(2, sms // facts.blocks)} blocks{{gain}}."
+            f"{_blocks(facts.blocks)} leave{'s' if facts.blocks == 1 else ''} {sms - facts.blocks} of {sms} SMs idle: "
+            + (
+                f"{', or '.join(ways)}{{gain}}."
+                if ways
+                else "the product is too small for more, so do more in one launch."
+            )
         )
     return (
         f"The last of {facts.blocks / (sms * facts.fit[0]):.1f} waves is nearly empty ({_blocks(facts.blocks)} for "
-        f"{sms} SMs): choose tiles whose number is just below a multiple of {sms}, or split K{{gain}}."
+        f"{sms} SMs): choose tiles whose number is just below a multiple of {sms}{', or split K' if splits else ''}"
+        f"{{gain}}."
     )
+
+
+def _smaller(facts: Facts) -> bool:
+    """Whether the family has smaller tiles than the kernel's; of one that is not ours, or has no such knobs, yes."""
+    subject = facts.subject
+    configuration, family = subject.source.configuration, FAMILIES.get(subject.source.configuration.family)
+    if family is None or family.unsupported(subject.problem, subject.gpu) is not None:
+        return True
+    sides = [p for p in family.parameters(subject.problem, subject.gpu) if p.name in ("bm", "bn")]
+    return len(sides) < 2 or any(configuration.get(p.name) != min(p.values, key=int) for p in sides)
+
+
+def _splits(facts: Facts) -> int:
+    """Blocks that can share K and still find an SM each; 0 where the family's knob or its rules offer no more of them.
+
+    Of a family that is not ours nothing is known but K itself.
+    """
+    subject, wanted = facts.subject, max(2, facts.subject.gpu.sms // facts.blocks)
+    configuration, family = subject.source.configuration, FAMILIES.get(subject.source.configuration.family)
+    if family is None:
+        fits = min(wanted, subject.problem.axes.get("k", 0) // _SHALLOWEST)
+        return fits if fits >= 2 else 0
+    now = configuration.get("splits")
+    if not isinstance(now, int) or family.unsupported(subject.problem, subject.gpu) is not None:
+        return 0
+    knob = next(p for p in family.parameters(subject.problem, subject.gpu) if p.name == "splits")
+    return max(
+        (
+            splits
+            for splits in knob.values
+            if isinstance(splits, int)
+            and now < splits <= now * wanted
+            and not family.why_invalid(
+                subject.problem, Configuration.of(family.name, {**configuration, "splits": splits}), subject.gpu
+            )
+        ),
+        default=0,
+    )
+
+
+def _shorter(facts: Facts) -> str:
+    """The part of a sentence that advises to split K, where that can be."""
+    fewer = "give each block fewer k tiles one after another (split K, or a cluster along it), "
+    return fewer if _splits(facts) else ""
 
 
 _SENTENCES = {
@@ -278,9 +339,11 @@ _SENTENCES = {
 
 
 _BALANCED = {
+    "launch": "Nothing stands out, but a launch alone takes about as long as this: do more in one (batch the products, "
+    "fuse what follows), or replay a CUDA graph.",
     "latency": "Nothing stands out, but for most of the time neither arithmetic nor device memory is at work: it goes "
-    "into the launch, the first tiles and the last ones, so give each block fewer k tiles one after another (split K, "
-    "or a cluster along it), give more SMs a tile, overlap launches, or do more in one.",
+    "into the launch, the first tiles and the last ones, so {split}give more SMs a tile, overlap launches, or do more "
+    "in one.",
     "device memory": "Device memory alone takes longer than everything else: move fewer bytes (a narrower dtype, a "
     "fused epilogue), or keep more of them in flight with deeper stages.",
     "tensor": "Nothing stands out and the tensor cores are the busiest pipe, as they should be: deeper stages, other "

@@ -16,7 +16,7 @@ from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSourc
 from gemmtune.device.base import Job, Limits, Outcome, Report
 from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table
-from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError
+from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError, UnsupportedError
 from gemmtune.space.gpu import TABLE
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ DRIFT = 0.05
 """A ratio that differs by more than this part from the recorded one is reported as drifted."""
 
 Verdict = Literal["correct", "wrong", "failed", "not run"]
+Missed = Literal["", "source", "device", "gpu"]
+"""Why a kernel was not run: its source is foreign, nothing was there to run it on, or it is of another GPU."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class CheckedKernel:
     ``foreign``. ``cubin`` says whether NVRTC makes this very cubin from the source: ``reproduced``, ``differs``, or
     ``unknown`` where that was not tried: NVRTC missing or of another version, or a foreign source. ``ratio`` is
     measured now and ``recorded`` by the pack on a device of this very key (else None), ``drift`` the one over the
-    other minus 1.
+    other minus 1. ``missed`` says in a word why a kernel was not run, ``detail`` in a sentence.
     """
 
     sha: str
@@ -50,6 +52,7 @@ class CheckedKernel:
     error_bound: float | None = None
     ratio: float | None = None
     recorded: float | None = None
+    missed: Missed = ""
 
     @property
     def drift(self) -> float | None:
@@ -87,15 +90,38 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no kernel is wrong, failed, or not what its source says, and at least one of them was run at all."""
+        """Whether no kernel is wrong, failed, or not what its source says, and all that could be verified here were.
+
+        Kernels of another GPU could not; but a check that ran nothing at all proved nothing.
+        """
         ran = not self.kernels or any(k.verdict != "not run" for k in self.kernels)
-        return ran and all(k.ok for k in self.kernels)
+        return ran and all(k.ok and k.missed in ("", "gpu") for k in self.kernels)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, trust: str = "trust=True") -> str:
+        """The report for people, a line a kernel and a last one that sums up; ``trust`` is what the caller may add."""
         head = f"{self.path}: {self.files} files, every hash right; written by gemmtune {self.tool}"
-        counts = {v: sum(k.verdict == v for k in self.kernels) for v in ("correct", "wrong", "failed", "not run")}
-        tail = ", ".join(f"{n} {v}" for v, n in counts.items() if n) or "no kernels"
-        return "\n".join([head, *(f"  {k}" for k in self.kernels), *(f"  note: {n}" for n in self.notes), f"  {tail}"])
+        lines = [head, *(f"  {k}" for k in self.kernels), *(f"  note: {n}" for n in self.notes)]
+        return "\n".join([*lines, f"  {self._summary(trust)}"])
+
+    def _summary(self, trust: str) -> str:
+        """How many of how many were verified, and why the others were not."""
+        if not self.kernels:
+            return "no kernels"
+        ran = [k.verdict for k in self.kernels if k.verdict != "not run"]
+        kinds: tuple[Verdict, ...] = ("correct", "wrong", "failed")
+        counts = ", ".join(f"{ran.count(v)} {v}" for v in kinds if v in ran)
+        said = f"{len(ran)} of {len(self.kernels)} kernel{'' if len(self.kernels) == 1 else 's'} verified"
+        reasons = {
+            "source": f"whose source is not what this gemmtune renders ({trust} emulates it all the same)",
+            "device": "which nothing here can run",
+            "gpu": "compiled for another GPU",
+        }
+        missed = [k.missed for k in self.kernels]
+        why = "; ".join(f"{missed.count(m)} {words}" for m, words in reasons.items() if m in missed)
+        return f"{said}{f': {counts}' if counts else ''}.{f' Not verified: {why}.' if why else ''}"
 
 
 def check_pack(
@@ -116,6 +142,7 @@ def check_pack(
     Raises:
         PackError: the pack is truncated, altered, hostile or of a newer schema.
         UnknownNameError, ToolchainError: the named device cannot be opened.
+        UnsupportedError: the device is a record, which runs no kernel.
     """
     data = read_pack(path)
     say = observer or (lambda _: None)
@@ -141,6 +168,17 @@ def _kernels(data: PackData) -> dict[str, tuple[Table, Row]]:
     return out
 
 
+@dataclass(frozen=True)
+class _Run:
+    """How running a kernel ended: ``where`` is the key of the GPU, "" where there is no device."""
+
+    where: str
+    verdict: Verdict
+    detail: str
+    report: Report | None = None
+    missed: Missed = ""
+
+
 class _Check:
     """The check of one kernel."""
 
@@ -159,22 +197,23 @@ class _Check:
         source = "own" if foreign is None else "trusted" if self._trust else "foreign"
         # a foreign source is not compiled either: a compiler can be made to run for ever
         cubin = "unknown" if source == "foreign" else self._reproduced(text)
-        where, verdict, detail, report = self._verdict(text, foreign)
-        verification = None if report is None else report.verification
-        measurement = None if report is None else report.measurement
+        run = self._run(text, foreign)
+        verification = None if run.report is None else run.report.verification
+        measurement = None if run.report is None else run.report.measurement
         point = self._point()
         return CheckedKernel(
             sha=kernel.sha,
             problem=self._row.problem(point.axes if point else None).key,
             configuration=str(kernel.configuration),
-            verdict=verdict,
-            detail=detail,
+            verdict=run.verdict,
+            detail=run.detail,
             source=source,
             cubin=cubin,
             rel_error=verification.rel_error if verification else None,
             error_bound=verification.error_bound if verification else None,
             ratio=measurement.ratio if measurement and not measurement.estimated else None,
-            recorded=point.ratio if point and where == self._table.device else None,
+            recorded=point.ratio if point and run.where == self._table.device else None,
+            missed=run.missed,
         )
 
     def _point(self) -> Point | None:
@@ -214,18 +253,20 @@ class _Check:
             return "differs"
         return "reproduced" if made.cubin_sha256 == self._kernel.sha else "differs"
 
-    def _verdict(self, text: str, foreign: str | None) -> tuple[str, Verdict, str, Report | None]:
-        """Device key, verdict, detail, report."""
+    def _run(self, text: str, foreign: str | None) -> _Run:
         kernel, table = self._kernel, self._table
         try:
             device = self._devices.for_table(table)
         except ToolchainError as error:
-            return "", "not run", str(error), None
+            return _Run("", "not run", str(error), missed="device")
+        except UnsupportedError as error:
+            return _Run("", "not run", str(error), missed="gpu")
         key = device.gpu.key
-        if device.kind == "emulator" and foreign is not None and not self._trust:
-            return key, "not run", f"{foreign}: pass trust=True (--trust) to run it all the same.", None
         if device.gpu.arch != kernel.arch:
-            return key, "not run", f"it is compiled for {kernel.arch}, but {device.name} is {device.gpu.arch}.", None
+            other = f"it is compiled for {kernel.arch}, but {device.name} is {device.gpu.arch}."
+            return _Run(key, "not run", other, missed="gpu")
+        if device.kind == "emulator" and foreign is not None and not self._trust:
+            return _Run(key, "not run", f"{foreign}.", missed="source")
         resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
         compiled = CompiledKernel(
             self._source(text),
@@ -249,9 +290,9 @@ class _Check:
         )
         report = device.run(job, Limits())
         if report.outcome is Outcome.CORRECT:
-            return key, "correct", "", report
+            return _Run(key, "correct", "", report)
         wrong = report.outcome in (Outcome.WRONG, Outcome.UNSTABLE)
-        return key, ("wrong" if wrong else "failed"), f"{report.outcome}: {report.detail}", report
+        return _Run(key, "wrong" if wrong else "failed", f"{report.outcome}: {report.detail}", report)
 
 
 class _Devices:
@@ -265,7 +306,7 @@ class _Devices:
         from gemmtune.device import open_device
 
         if isinstance(self._given, str):
-            self._opened[self._given] = open_device(self._given)
+            self._opened[self._given] = open_device(self._given, running=True)
         elif self._given is None:
             try:
                 self._opened["cuda:0"] = open_device("cuda:0")
@@ -290,7 +331,8 @@ class _Devices:
         """Where a kernel of ``table`` runs.
 
         Raises:
-            ToolchainError: the emulator lacks a compiler, or does not know the GPU.
+            ToolchainError: the emulator lacks a compiler.
+            UnsupportedError: it does not know the GPU.
         """
         if isinstance(self._given, str):
             return self._opened[self._given]
@@ -301,7 +343,7 @@ class _Devices:
         short = next((g.short for g in TABLE.values() if g.key == table.device or g.name == table.name), None)
         short = short or next((g.short for g in TABLE.values() if g.arch == table.arch), None)
         if short is None:
-            raise ToolchainError(f"no emulated GPU is like {table.name} ({table.arch}).")
+            raise UnsupportedError(f"no emulated GPU is like {table.name} ({table.arch}).")
         if short not in self._opened:
             self._opened[short] = open_device(f"emulator:{short}")
         return self._opened[short]

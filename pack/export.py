@@ -23,7 +23,7 @@ from gemmtune.pack.ranges import Offer, RangeMeter, beats_baseline, claims
 from gemmtune.pack.rebuild import alignment, pack_kernel, rebuild
 from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out, summary
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table, row_of
-from gemmtune.space.errors import GemmtuneError, PackError
+from gemmtune.space.errors import GemmtuneError, PackError, UnsupportedError
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem, problem_from_json
@@ -108,12 +108,14 @@ def export_pack(
 
     Raises:
         PackError: there is nothing to export, or the pack cannot be written there.
+        UnsupportedError: the named device measures nothing.
         DatabaseError, UnknownNameError, ToolchainError: from opening the history or the device.
     """
     target = Path(path)
     with _Opened(history, device) as opened:
         export = _Export(opened.history, opened.device, cache or KernelCache(), observer or (lambda _: None))
-        for record in _choose(opened.history.best_kernels(gpu), allow_estimates):
+        best = opened.history.best_kernels(gpu)
+        for record in _choose(best, allow_estimates):
             export.add(record)
         held_out = export.hold_out() if hold_out else ()
         export.widen()  # after that, so as to know of every loss it met
@@ -122,6 +124,11 @@ def export_pack(
         if not any(t.rows for t in data.tables):
             reasons = "".join(f" {s}" for s in export.left_out[:3])
             of = f" for the GPU {gpu!r}" if gpu else ""
+            if not export.left_out and (estimates := _choose(best, allow_estimates=True)):
+                raise PackError(
+                    f"What the history has to export{of} is estimated ({_counted(len(estimates), 'kernel')}), and "
+                    f"estimates were to stay out: tune on a GPU, or let them go in, marked."
+                )
             raise PackError(f"The history has no kernel{of} to export: tune one first with 'gemmtune tune'.{reasons}")
         files = pack_files(data)
         write_packed(target, files, as_zip=target.suffix == ".zip" if as_zip is None else as_zip)
@@ -339,8 +346,13 @@ class _Opened:
                 self.history = History(history, create=False)
                 self._close.append(self.history.close)
             if isinstance(device, str):
-                self.device = open_device(device)
+                self.device = open_device(device, running=True)
                 self._close.append(self.device.close)
+                if self.device.estimates:
+                    raise UnsupportedError(
+                        f"{device} estimates, and how far a kernel serves is measured: name a GPU (cuda:0), or leave "
+                        f"the device out."
+                    )
             else:
                 self.device = device
         except BaseException:

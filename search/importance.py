@@ -46,13 +46,15 @@ class Knob:
 class Importance:
     """What mattered to one family: over so many trials of so many studies, the most important knob first.
 
-    ``knobs`` is empty where there are too few trials, or where every knob had one value.
+    ``best`` of the trials count as the best ones. ``knobs`` is empty where there are too few trials, or where
+    every knob had one value.
     """
 
     family: str
     trials: int
     studies: int
     knobs: tuple[Knob, ...]
+    best: int = 0
 
 
 def importance(history: History, wanted: Filter) -> list[Importance]:
@@ -82,7 +84,9 @@ def of_family(family: str, group: Sequence[Sample]) -> Importance:
     shares = ped_anova([{name: values[name] for name in varied} for values in configurations], places)
     best = [values for values, place in zip(configurations, places, strict=True) if place <= BEST]
     knobs = [Knob(name, share, *_favoured(name, configurations, best)) for name, share in shares.items()]
-    return Importance(family, len(readable), studies, tuple(sorted(knobs, key=lambda knob: -knob.importance)))
+    return Importance(
+        family, len(readable), studies, tuple(sorted(knobs, key=lambda knob: -knob.importance)), len(best)
+    )
 
 
 def _values(sample: Sample) -> Mapping[str, Value] | None:

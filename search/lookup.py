@@ -14,7 +14,9 @@ from gemmtune.codegen.render import render
 from gemmtune.db import History, TrialRecord
 from gemmtune.db.standing import standing
 from gemmtune.space.configuration import Configuration
-from gemmtune.space.errors import ConfigurationError, ToolchainError, UnknownNameError
+from gemmtune.space.errors import ConfigurationError, ToolchainError, UnknownNameError, UnsupportedError
+from gemmtune.space.families import FAMILIES
+from gemmtune.space.gpu import Gpu
 from gemmtune.space.problem import Problem, problem_from_json
 from gemmtune.space.recipe import LaunchRecipe
 
@@ -130,6 +132,20 @@ def problem_of(record: TrialRecord) -> Problem:
         UnknownNameError, ProblemError: this version does not know such a problem.
     """
     return problem_from_json(record.problem_json)
+
+
+def check_runs_on(record: TrialRecord, gpu: Gpu) -> None:
+    """Whether the trial's kernel can run on ``gpu`` at all; the GPU that it was recorded on is not asked again.
+
+    Raises:
+        UnsupportedError: its family needs what that GPU lacks.
+        UnknownNameError, ProblemError: this version does not know such a problem.
+    """
+    family = FAMILIES.get(record.family)
+    if family is None or gpu.key == record.gpu.key:
+        return
+    if (reason := family.unsupported(problem_of(record), gpu)) is not None:
+        raise UnsupportedError(f"Trial {record.id} cannot run on {gpu.name}: {reason.rstrip('.')}.")
 
 
 def source_of(record: TrialRecord) -> KernelSource:

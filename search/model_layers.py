@@ -19,6 +19,8 @@ from typing import Any
 
 from gemmtune.space.errors import ProblemError, UnsupportedError
 
+_TYPES = ("dtype", "torch_dtype")
+"""Where a configuration says the element type: transformers 5, and before."""
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -63,12 +65,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model as its linear layers: ``kind`` is the configuration's ``model_type``, ``dtype`` that of its weights."""
+    """A model as its linear layers: ``kind`` is the configuration's ``model_type``, ``dtype`` that of its weights.
+
+    ``stored`` says in words what the configuration names where ``dtype`` only stands in for it.
+    """
 
     name: str
     kind: str
     dtype: str
     layers: tuple[Layer, ...]
+    stored: str = ""
 
 
 class _Config:
@@ -136,14 +142,29 @@ def read_model(path: str | Path, *, tensor_parallel: int = 1, fused: bool = Fals
         raise ProblemError(f"The configuration {str(file)!r} is no JSON object.")
     nested = data.get("text_config")
     if data.get("model_type") not in _KINDS and isinstance(nested, dict):  # a model that also sees or hears
-        data = {**nested, "_name_or_path": data.get("_name_or_path", "")}
+        types = {} if any(nested.get(name) for name in _TYPES) else {name: data.get(name) for name in _TYPES}
+        quantised = nested.get("quantization_config") or data.get("quantization_config")
+        kept = {"_name_or_path": data.get("_name_or_path", ""), "quantization_config": quantised}
+        data = {**nested, **types, **kept}
     kind = str(data.get("model_type"))
     if kind not in _KINDS:
         raise UnsupportedError(f"Models of the type {kind!r} are not known: choose one of {', '.join(sorted(_KINDS))}.")
     config = _Config(data, repr(str(file)), tensor_parallel, fused)
-    dtype = _DTYPES.get(str(data.get("dtype") or data.get("torch_dtype")), "bf16")
+    dtype, stored = _dtype(data)
     name = str(data.get("_name_or_path") or "") or (file.parent.name if file.name == "config.json" else file.stem)
-    return Model(name or kind, kind, dtype, tuple(layer for layer in _KINDS[kind](config) if layer.count))
+    return Model(name or kind, kind, dtype, tuple(layer for layer in _KINDS[kind](config) if layer.count), stored)
+
+
+def _dtype(data: Mapping[str, Any]) -> tuple[str, str]:
+    """The element type to list, and what the configuration names where that only stands in for it."""
+    named = next((data[name] for name in _TYPES if data.get(name)), None)
+    dtype = _DTYPES.get(str(named), "bf16")
+    if quantised := data.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        return dtype, f"weights quantised by {method or 'a method of their own'}"
+    if named is None:
+        return dtype, "no dtype"
+    return dtype, "" if str(named) in _DTYPES else f"the dtype {named}"
 
 
 # -------------------------------------------------------------------------------------------------------------- parts

@@ -12,7 +12,7 @@ from gemmtune.codegen.render import template_hash
 from gemmtune.db import History, TrialRecord
 from gemmtune.device.base import Cache, Device, Job, Limits, Outcome, Regime, Report
 from gemmtune.search.limits import hopeless
-from gemmtune.search.lookup import problem_of, source_of
+from gemmtune.search.lookup import check_runs_on, problem_of, source_of
 from gemmtune.search.trial import Timing
 from gemmtune.space import families
 from gemmtune.space.errors import CompileError, UnsupportedError
@@ -66,8 +66,10 @@ def rerun(history: History, record: TrialRecord, device: Device, kernels: Kernel
 
     Raises:
         ConfigurationError, UnknownNameError, ProblemError, PackError: the record cannot be understood by this version.
+        UnsupportedError: its family needs what the device lacks.
         ToolchainError: there is no compiler or no device.
     """
+    check_runs_on(record, device.gpu)
     study = history.study(record.study_id)
     seed = Timing(seed=study.seed if study else 0).trial_seed(record.number)
     problem, source = problem_of(record), source_of(record)

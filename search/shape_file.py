@@ -73,7 +73,7 @@ def read_problems(path: str | Path, dtypes: Sequence[str] | None = None) -> list
         dtypes: element types that replace those of the file, one problem for each; by default the file's own.
 
     Raises:
-        ProblemError: it cannot be read, or holds an unknown field or a value out of range.
+        ProblemError: it holds an unknown field or a value out of range.
     """
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -82,6 +82,11 @@ def read_problems(path: str | Path, dtypes: Sequence[str] | None = None) -> list
     rows = data.get("problem")
     if not isinstance(rows, list):
         return None
+    for name in data:
+        if name != "problem":
+            raise ProblemError(
+                f"There is an unknown field {name!r} beside the problems of {str(path)!r}: write it into each of them."
+            )
     found: dict[Gemm, Weighted] = {}
     for i, row in enumerate(rows, 1):
         where = f"problem {i} of {str(path)!r}"

@@ -75,7 +75,21 @@ def read_tables(path: Path) -> dict[str, list[Shape]]:
     found = {key: _shapes(value.get("shapes"), key, path) for key, value in tables.items()}
     if not any(found.values()):
         raise ProblemError(f"The shape file {str(path)!r} has no shapes: write [name] and shapes = [[M, N, K], ...].")
+    _check_fields(data, path)
     return found
+
+
+def _check_fields(data: Mapping[str, object], path: Path) -> None:
+    """Nothing but shapes may stand in a table, or beside the tables: a dtype there would not be that of the shapes."""
+    places: list[tuple[str, Mapping[str, object]]] = [(repr(str(path)), data)]
+    places += [(f"the table [{key}] of {str(path)!r}", value) for key, value in data.items() if isinstance(value, dict)]
+    for where, table in places:
+        for name, value in table.items():
+            if name != "shapes" and not (table is data and isinstance(value, dict)):
+                raise ProblemError(
+                    f"There is an unknown field {name!r} in {where}: a table has shapes alone, so say the dtype and "
+                    f"the like by options, or write [[problem]] for each with its own."
+                )
 
 
 def _shapes(rows: object, key: str, path: Path) -> list[Shape]:

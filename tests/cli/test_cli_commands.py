@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,22 @@ def test_studies(cli: Cli, tuned: tuple[Path, str]) -> None:
     assert study["trials"] == study["correct"] == TRIALS
     assert study["best"]["problem"] == study["problem"]
     assert "on emulator h200, sustained, cold cache, auto, seed 0" in cli("query", "studies").out
+
+
+def test_studies_for_a_spreadsheet_have_plain_columns(cli: Cli, tuned: tuple[Path, str]) -> None:
+    (study,) = json.loads(cli("query", "studies", "--format", "json").out)
+    (row,) = csv.DictReader(io.StringIO(cli("query", "studies", "--format", "csv").out))
+    assert not any(cell.startswith(("{", "[")) for cell in row.values())
+    assert datetime.fromisoformat(row["created"]).timestamp() == pytest.approx(study["created"], abs=1)
+    assert row["families"] == "simt"
+    assert (row["best_id"], row["best_us"]) == (str(study["best"]["id"]), str(study["best"]["us"]))
+    assert row["best_configuration"] == study["best"]["configuration"]
+
+
+def test_doctors_help_names_one_default_for_each_option(cli: Cli) -> None:
+    text = " ".join(cli("doctor", "--help").out.split())
+    assert text.count("[default: packed]") == 3
+    assert "[default: 0]" not in text
 
 
 def test_why(cli: Cli, tuned: tuple[Path, str]) -> None:

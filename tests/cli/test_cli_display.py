@@ -73,6 +73,22 @@ def test_plain_lines_tell_each_new_best_and_the_end(capsys: pytest.CaptureFixtur
     assert lines[-1] == "9 trials in 1:05, 5 of them before this run: 8 correct, 1 wrong."
 
 
+def test_a_resumed_study_announces_no_best_of_an_earlier_run(capsys: pytest.CaptureFixture[str]) -> None:
+    device: Any = SimpleNamespace(name="emulator:h200", gpu=H200, estimates=True)
+    progress = display.Progress(1, None)
+    progress.study_started(PROBLEM, device, 100, 200, 20, 5)
+    earlier = record(2, 3.68)
+    progress.trial_finished(record(6, 9.0), earlier, 6, 20, {"correct": 6})
+    progress.trial_finished(record(7, 8.0), earlier, 7, 20, {"correct": 7})
+    assert "new best" not in capsys.readouterr().out
+    better = record(8, 3.5)
+    progress.trial_finished(better, better, 8, 20, {"correct": 8})
+    progress.trial_finished(record(9, 7.0), better, 9, 20, {"correct": 9})
+    told = [line for line in capsys.readouterr().out.splitlines() if "new best" in line]
+    assert len(told) == 1
+    assert told[0].startswith("  8/20  new best 3.50 us")
+
+
 def test_measured_studies_show_ratio_interval_and_finals(capsys: pytest.CaptureFixture[str]) -> None:
     with display.display(1, None) as progress:
         play(progress, estimated=False)

@@ -65,6 +65,13 @@ def test_the_shipped_shape_file_reads() -> None:
         ("[a]\nshapes = [[1, 2, true]]", "is not [M, N, K]"),
         ("[a]\nshapes = [5]", "is not [M, N, K]"),
         ("[a]\nshapes = []", "no shapes"),
+        ("[a]\nshapes = [[1, 2, 3]]\ndtype = 'fp32'", "unknown field 'dtype' in the table [a] of "),
+        ("[a]\nshapes = [[1, 2, 3]]\n[b]\nshapes = []\nlayout = 'nn'", "unknown field 'layout' in the table [b] of "),
+        ("[a]\nshapes = [[1, 2, 3]]\n[a.b]\nshapes = [[4, 5, 6]]", "unknown field 'b' in the table [a] of "),
+        ("dtype = 'fp32'\n[a]\nshapes = [[1, 2, 3]]", "unknown field 'dtype' in '"),
+        ("dtype = 'fp32'\nshapes = [[1, 2, 3]]", "unknown field 'dtype' in '"),
+        ("dtype = 'fp32'\n[[problem]]\nm = 1\nn = 2\nk = 3", "unknown field 'dtype' beside the problems of "),
+        ("[[problem]]\nm = 1\nn = 2\nk = 3\n[a]\nshapes = [[1, 2, 3]]", "unknown field 'a' beside the problems of "),
     ],
 )
 def test_malformed_shape_files_are_refused(tmp_path: Path, text: str, complaint: str) -> None:

@@ -83,6 +83,41 @@ def test_the_table_in_every_form(cli: Cli, tmp_path: Path) -> None:
     assert all("device_name=NVIDIA_H200" in name for name in names)
 
 
+def test_a_pack_is_neither_checked_nor_widened_on_what_runs_or_times_nothing(
+    cli: Cli, exported: tuple[str, str], tmp_path: Path
+) -> None:
+    path, db = exported
+    new = tmp_path / "new.kpack"
+    for arguments, words in (
+        (("check", path, "--device", "replay:some.json.gz"), "is a record, which runs no kernel"),
+        (("export", str(new), "--db", db, "--device", "replay:some.json.gz"), "is a record, which runs no kernel"),
+        (("export", str(new), "--db", db, "--device", "emulator:h200"), "emulator:h200 estimates"),
+    ):
+        done = cli(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert words in done.err
+        assert "name a GPU (cuda:0)" in done.err
+    assert not new.exists()
+    assert "replay" not in cli("check", "--help").out
+    assert "replay" not in cli("doctor", "--help").out
+    assert "replay" in cli("tune", "--help").out
+
+
+def test_check_says_in_its_last_line_what_was_verified(cli: Cli, exported: tuple[str, str]) -> None:
+    done = cli("check", exported[0], "--device", "emulator:h200")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].strip() == "1 of 1 kernel verified: 1 correct."
+    done = cli("check", exported[0], "--device", "emulator:a100")
+    assert done.code == 1
+    assert done.out.splitlines()[-1].strip() == "0 of 1 kernel verified. Not verified: 1 compiled for another GPU."
+
+
+def test_what_is_estimated_alone_and_was_to_stay_out_is_said(cli: Cli, exported: tuple[str, str]) -> None:
+    done = cli("export", "none.kpack", "--no-estimates", "--db", exported[1])
+    assert done.code == 1
+    assert "is estimated (1 kernel), and estimates were to stay out" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -15,7 +15,8 @@ from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report
 from gemmtune.device.cuda import sanitizer
 from gemmtune.device.cuda.sanitizer import Verdict
 from gemmtune.search import rerun as again
-from gemmtune.search.rerun import usual_device
+from gemmtune.search.lookup import check_runs_on
+from gemmtune.search.rerun import rerun, usual_device
 from gemmtune.search.trial import Timing
 from gemmtune.space import families
 from gemmtune.space.configuration import Configuration
@@ -94,7 +95,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recorded]:
 
     def use(report: Report, **how: Any) -> Recorded:
         device = Recorded(report, **how)
-        monkeypatch.setattr("gemmtune.device.open_device", lambda name=None: device)
+        monkeypatch.setattr("gemmtune.device.open_device", lambda name=None, *, running=False: device)
         return device
 
     return use
@@ -123,6 +124,27 @@ def test_a_right_trial_is_right_again_and_nothing_is_recorded(cli: Cli, tuned: t
     with History(tuned[0]) as history:
         assert history.outcomes() == before
         assert len(history.measurements(best.id)) == 1
+
+
+def test_a_kernel_that_the_gpu_cannot_run_is_refused_with_the_reason(
+    cli: Cli, path: Path, on: Callable[..., Recorded]
+) -> None:
+    device = on(RIGHT, kind="emulator", name="emulator:a100", of="a100")
+    trial = record(path, TrialResult("correct", ""), gpu=gpu("h200"))
+    hopper = replace(trial, family="hopper")
+    with History(path) as history, pytest.raises(UnsupportedError, match=r"hopper needs compute capability 9\.0"):
+        rerun(history, hopper, device)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match=rf"Trial {trial.id} cannot run on NVIDIA L4: hopper needs .* has 8\.9"):
+        check_runs_on(hopper, gpu("l4"))
+    check_runs_on(replace(hopper, problem_json=Gemm(64, 64, 64).to_json()), gpu("h100"))
+    check_runs_on(replace(trial, family="somebody's"), gpu("l4"))  # of whose needs nothing is known
+    assert device.jobs == []
+
+
+def test_a_record_proves_nothing_again(cli: Cli, tuned: tuple[Path, str]) -> None:
+    done = cli("rerun", "1", "--device", "replay:some.json.gz")
+    assert (done.code, done.out) == (2, "")
+    assert "replay:some.json.gz is a record, which runs no kernel: name a GPU" in done.err
 
 
 def test_the_recorded_source_runs_even_where_it_is_no_longer_what_the_template_makes(cli: Cli, path: Path) -> None:

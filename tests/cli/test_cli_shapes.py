@@ -41,6 +41,34 @@ def test_every_format_says_the_same(cli: Cli, name: str, tmp_path: Path) -> None
     assert sum(r["share"] for r in records) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("change", "named", "listed"),
+    [
+        ({"torch_dtype": "float16"}, "", "fp16"),
+        ({"dtype": "float32", "torch_dtype": None}, "", "fp32"),
+        ({"torch_dtype": "float64"}, "the dtype float64", "bf16"),
+        ({"torch_dtype": None}, "no dtype", "bf16"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "weights quantised by fp8", "bf16"),
+        ({"torch_dtype": "float16", "quantization_config": {"bits": 4}}, "weights quantised by a method of", "fp16"),
+        ({"quantization_config": "fp8"}, "weights quantised by fp8", "bf16"),
+    ],
+)
+def test_a_type_that_is_not_the_models_own_is_told(
+    cli: Cli, tmp_path: Path, change: dict[str, Any], named: str, listed: str
+) -> None:
+    data = json.loads((MODELS / "llama" / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    nested = tmp_path / "sees" / "config.json"  # a model that also sees, which says the type in either place
+    nested.parent.mkdir()
+    outer = {name: data.pop(name, None) for name in ("dtype", "torch_dtype", "quantization_config")}
+    nested.write_text(json.dumps({"model_type": "sees", "text_config": data, **outer}))
+    for path in (tmp_path, nested):
+        done = cli("shapes", str(path), "--tokens", "8", "--format", "json")
+        assert {r["dtype"] for r in json.loads(done.out)} == {listed}
+        assert (f"names {named}" in done.err and done.err.count("\n") == 1) if named else not done.err
+        assert not cli("shapes", str(path), "--tokens", "8", "--dtype", "fp16", "--format", "json").err
+
+
 def test_typed_shapes_come_before_those_of_a_file(cli: Cli, tmp_path: Path) -> None:
     cli("shapes", str(MODELS / "gpt2"), "--tokens", "8", "-o", str(tmp_path / "a.toml"))
     (tmp_path / "b.toml").write_text("shapes = [[3, 4, 5]]\n")

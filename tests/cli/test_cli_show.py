@@ -80,6 +80,19 @@ def test_source_and_recipe_need_neither_cache_nor_compiler(
     assert source.out.startswith('#include "gemmtune/hw.cuh"')
 
 
+def test_one_thing_alone_comes_in_the_format_that_was_asked_for(cli: Cli, wide: dict[str, Any]) -> None:
+    name = str(wide["id"])
+    text = cli("show", name, "--source").out
+    (data,) = json.loads(cli("show", name, "--source", "--format", "json").out)
+    assert (data["id"], data["configuration"], data["source"]) == (wide["id"], wide["configuration"], text)
+    (row,) = csv.DictReader(io.StringIO(cli("show", name, "--source", "--format", "csv").out))
+    assert row["source"] == text
+    recipe = cli("show", name, "--recipe").out
+    assert cli("show", name, "--recipe", "--format", "json").out == recipe
+    (row,) = csv.DictReader(io.StringIO(cli("show", name, "--recipe", "--format", "csv").out))
+    assert json.loads(row["recipe"]) == json.loads(recipe)
+
+
 def _no_nvrtc() -> str:
     raise ToolchainError("NVRTC cannot be used: install it.")
 
@@ -195,6 +208,38 @@ def test_failures_narrowed_and_cut_short_say_so(cli: Cli, failing: Path) -> None
     )
     assert cli("query", "failures", "--outcome", "timeout", *where).out == "No failed trial fits.\n"
     assert "gemmtune tune" in cli("query", "failures", "--shape", "9x9x9", *where).out
+
+
+def test_what_a_study_cut_short_is_counted_apart(cli: Cli, failing: Path, tuned: tuple[Path, str]) -> None:
+    with History(failing) as history:
+        from gemmtune.db import StudySpec
+
+        record = history.trials(limit=1)[0]
+        opened = history.open_study(
+            StudySpec(
+                record.problem_json, record.problem_key, record.kind, record.gpu, record.environment, record.regime,
+                record.cache, ("simt",), "tpe", 0,
+            )
+        )  # fmt: skip
+        for i, outcome in enumerate(("abandoned", "abandoned", "pruned")):
+            opened.finish(opened.claim(200 + i, Configuration.of("simt", {"bm": i})), TrialResult(outcome, "Slow."))
+    where = ("query", "failures", "--db", str(failing))
+    told = cli(*where).out
+    assert told.startswith(
+        "7 of 13 trials failed (54 %): 5 wrong, 2 compile.\n"
+        "Besides, 2 abandoned (clearly beaten) and 1 pruned (hopeless before it ran), which is no failure: "
+        "--outcome shows them.\n"
+    )
+    assert "Slow." not in told
+    data = json.loads(cli(*where, "--format", "json").out)
+    assert {one["outcome"] for one in data} == {"wrong", "compile"}
+    assert sum(one["share"] for one in data) == pytest.approx(1)
+    assert "Besides" not in cli(*where, "--outcome", "wrong").out
+    asked = cli(*where, "--outcome", "abandoned").out
+    assert asked.startswith("2 of 13 trials were abandoned (15 %), as clearly beaten: none failed.\n")
+    assert "2 abandoned (100 % of these; simt)\n  Slow." in asked
+    alone = cli(*where, "--family", "simt", "--outcome", "pruned").out
+    assert "1 of 12 trials was pruned" in alone
 
 
 def test_a_failed_trial_shows_what_there_is_of_it(cli: Cli, failing: Path) -> None:

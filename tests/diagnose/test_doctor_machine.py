@@ -85,7 +85,10 @@ def test_the_cache_is_counted_and_not_made(
     assert found.data["entries"] == 0
     assert not (tmp_path / "cache").exists()
     KernelCache().put(source, (), "13.0", b"cubin", "log")
-    assert machine.cache().data["entries"] == 1
+    found = machine.cache()
+    assert found.data["entries"] == 1
+    assert "1 kernel of NVRTC, " in found.value
+    assert "'gemmtune cache list' counts what the emulator built, too" in found.value
 
 
 def test_a_cache_that_is_a_file_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
 from gemmtune.device.base import Job, Limits, Measurement, Outcome, Report, Verification
-from gemmtune.pack.check import check_pack
+from gemmtune.pack.check import CheckedKernel, CheckReport, check_pack
 from gemmtune.pack.format import PackData, sha256, write_pack
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Table, row_of
 from gemmtune.space.configuration import Configuration
@@ -140,8 +140,12 @@ def test_a_foreign_source_is_emulated_only_with_trust(tmp_path: Path) -> None:
     report = check(data, tmp_path, bench)
     (kernel,) = report.kernels
     assert (kernel.verdict, kernel.source, kernel.cubin) == ("not run", "foreign", "unknown")
-    assert "--trust" in kernel.detail
+    assert kernel.missed == "source"
     assert bench.jobs == []
+    assert not report.ok
+    last = "0 of 1 kernel verified. Not verified: 1 whose source is not what this gemmtune renders"
+    assert str(report).splitlines()[-1] == f"  {last} (trust=True emulates it all the same)."
+    assert report.text("--trust").endswith(f"{last} (--trust emulates it all the same).")
     (kernel,) = check(data, tmp_path, bench, trust=True).kernels
     assert (kernel.verdict, kernel.source) == ("correct", "trusted")
     assert not bench.jobs[0].measure
@@ -186,6 +190,22 @@ def test_another_architecture_is_not_run(tmp_path: Path) -> None:
     assert kernel.verdict == "not run"
     assert "sm_80" in kernel.detail
     assert bench.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("missed", "ok", "why"),
+    [
+        ("gpu", True, "1 compiled for another GPU"),
+        ("source", False, "1 whose source is not what this gemmtune renders (trust=True emulates it all the same)"),
+        ("device", False, "1 which nothing here can run"),
+    ],
+)
+def test_some_right_and_some_not_run_passes_only_where_no_more_could_be_run(missed: Any, ok: bool, why: str) -> None:
+    right = CheckedKernel("a" * 64, "gemm", "naive", "correct", "", "own", "reproduced")
+    left = CheckedKernel("b" * 64, "gemm", "naive", "not run", "why.", "own", "unknown", missed=missed)
+    report = CheckReport(Path("p.kpack"), "1", 8, "emulator:h200", (right, left))
+    assert report.ok is ok
+    assert str(report).splitlines()[-1] == f"  1 of 2 kernels verified: 1 correct. Not verified: {why}."
 
 
 def test_without_a_compiler_hashes_are_checked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,12 @@ def test_nothing_to_export(history: History, tmp_path: Path) -> None:
         export_pack(tmp_path / "p.kpack", history, "no such gpu")
 
 
+def test_nothing_but_estimates_to_export_is_said(history: History, cache: KernelCache, tmp_path: Path) -> None:
+    record(history, cache, ratio=None)
+    with pytest.raises(PackError, match=r"is estimated \(1 kernel\), and estimates were to stay out"):
+        export_pack(tmp_path / "p.kpack", history, cache=cache, allow_estimates=False)
+
+
 def test_what_is_no_pack_is_not_replaced(history: History, cache: KernelCache, tmp_path: Path) -> None:
     record(history, cache)
     (tmp_path / "p.kpack").write_text("mine")

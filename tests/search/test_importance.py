@@ -121,11 +121,16 @@ def test_the_command_prints_tables_and_data(history: History) -> None:
     shown = CliRunner().invoke(app, ["query", "importance", "--gpu", "h200", "--db", db])
     assert shown.exit_code == 0, shown.output
     assert "mma: 80 correct trials of 2 studies" in shown.output
-    assert "bk" in shown.output
+    first = next(line for line in shown.output.splitlines() if " bk " in line)
+    assert "8 of 8 (100%)" in first
+    assert "20 of 80 (25%)" in first
+    assert "the value that gained most among the best 8" in shown.output
+    assert "favour" not in shown.output
     data = json.loads(
         CliRunner().invoke(app, ["query", "importance", "--study", "3", "--format", "json", "--db", db]).output
     )
     assert {row["family"] for row in data} == {"simt"}
     assert data[0]["knob"] == "bk"
+    assert (data[0]["best"], data[0]["trials"]) == (4, 40)
     none = CliRunner().invoke(app, ["query", "importance", "--study", "77", "--db", db])
     assert isinstance(none.exception, UnknownNameError)

@@ -69,7 +69,7 @@ def bench(
             help="Only kernels that overlap their launches (programmatic), or only such that do not.",
         ),
     ] = "any",
-    device: options.Device = None,
+    device: options.Runner = None,
     db: options.Database = None,
     regime: options.Regime = "sustained",
     cache: options.Cache = "cold",

@@ -92,7 +92,7 @@ class Progress:
         self, record: TrialRecord, best: TrialRecord | None, done: int, budget: int, counts: Mapping[str, int]
     ) -> None:
         """One trial more."""
-        improved = best is not None and (self.best is None or best.id != self.best.id)
+        improved = best is not None and best.id == record.id  # not where it is an earlier run's
         self.best, self.done, self.budget, self.counts, self.stage = best, done, budget, dict(counts), ""
         self._advance(improved)
 

@@ -33,16 +33,25 @@ def doctor(
     out_dtype: options.OutDType = None,
     layout: options.Layout = "nt",
     epilogue: options.Epilogue = "identity",
-    lda: Annotated[int, typer.Option("--lda", metavar="N", help="Row pitch of A in elements.  [default: packed]")] = 0,
-    ldb: Annotated[int, typer.Option("--ldb", metavar="N", help="Row pitch of B in elements.  [default: packed]")] = 0,
-    ldd: Annotated[int, typer.Option("--ldd", metavar="N", help="Row pitch of D in elements.  [default: packed]")] = 0,
+    lda: Annotated[
+        int,
+        typer.Option("--lda", metavar="N", show_default=False, help="Row pitch of A in elements.  [default: packed]"),
+    ] = 0,
+    ldb: Annotated[
+        int,
+        typer.Option("--ldb", metavar="N", show_default=False, help="Row pitch of B in elements.  [default: packed]"),
+    ] = 0,
+    ldd: Annotated[
+        int,
+        typer.Option("--ldd", metavar="N", show_default=False, help="Row pitch of D in elements.  [default: packed]"),
+    ] = 0,
     pack: Annotated[
         str | None, typer.Option("--pack", metavar="NAME.kpack", help="Also ask whether this pack is for this GPU.")
     ] = None,
     noise: Annotated[
         bool, typer.Option("--noise", help="Also time one kernel against itself: this machine's false differences.")
     ] = False,
-    device: options.Device = None,
+    device: options.Runner = None,
     db: options.Database = None,
     form: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print.")] = "table",
 ) -> None:

@@ -28,6 +28,15 @@ _NEXT: dict[str, tuple[str, str]] = {
 """The command that helps with each outcome, and what it shows."""
 
 
+_STOPPED = {"abandoned": "clearly beaten", "pruned": "hopeless before it ran"}
+"""Why a study cut a trial short (:data:`gemmtune.db.records.STOPPED`)."""
+
+
+def is_failure(outcome: str) -> bool:
+    """Whether something went wrong: not where a study cut the trial short."""
+    return outcome != "correct" and outcome not in _STOPPED
+
+
 def next_step(outcome: str, trial_id: int, db: str | None) -> str:
     """The command line to go on with after a trial that ended in ``outcome``."""
     words = _NEXT.get(outcome, ("rerun {id}", ""))[0]
@@ -35,14 +44,23 @@ def next_step(outcome: str, trial_id: int, db: str | None) -> str:
     return f"gemmtune {words.format(id=trial_id)}{kept if 'doctor' not in words else ''}"
 
 
-def show(groups: Sequence[FailureGroup], failures: Mapping[str, int], total: int, db: str | None) -> None:
+def show(
+    groups: Sequence[FailureGroup], failures: Mapping[str, int], counts: Mapping[str, int], db: str | None
+) -> None:
     """Print how many trials failed, then each reason: its count and share, families, example and next step.
 
-    ``failures`` are those asked for, by outcome; ``total`` counts every trial, correct ones too.
+    ``failures`` are those asked for, by outcome; ``counts`` has every trial, correct ones too.
     """
-    failed = sum(failures.values())
-    kinds = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failures.items())
-    output.say(f"{failed:,} of {output.counted(total, 'trial')} failed ({_percent(failed, total)}): {kinds}.")
+    failed, total = sum(failures.values()), sum(counts.values())
+    part = f"{failed:,} of {output.counted(total, 'trial')}"
+    asked = next(iter(failures))
+    if asked in _STOPPED:
+        output.say(f"{part} {_were(failed)} {asked} ({_percent(failed, total)}), as {_STOPPED[asked]}: none failed.")
+    else:
+        kinds = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failures.items())
+        output.say(f"{part} failed ({_percent(failed, total)}): {kinds}.")
+        if set(failures) == {name for name in counts if is_failure(name)}:  # no outcome was asked for by itself
+            say_stopped(counts)
     for group in groups:
         print()
         families = ", ".join(f"{n:,} {name}" if len(group.families) > 1 else name for name, n in group.families.items())
@@ -61,7 +79,19 @@ def show(groups: Sequence[FailureGroup], failures: Mapping[str, int], total: int
     shown = sum(group.count for group in groups)
     if shown < failed:
         print()
-        output.say(f"{failed - shown:,} more failed for other reasons: --limit N shows more of them.")
+        so = _were(failed - shown) + f" {asked}" if asked in _STOPPED else "failed"
+        output.say(f"{failed - shown:,} more {so} for other reasons: --limit N shows more of them.")
+
+
+def say_stopped(counts: Mapping[str, int]) -> None:
+    """Print how many trials a study cut short, where it did: they are not among those that failed."""
+    told = [f"{n:,} {name} ({_STOPPED[name]})" for name, n in counts.items() if name in _STOPPED]
+    if told:
+        output.say(f"Besides, {' and '.join(told)}, which is no failure: --outcome shows them.")
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
 
 
 def _indented(text: str) -> None:

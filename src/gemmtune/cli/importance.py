@@ -50,19 +50,28 @@ def show(
         columns = [
             output.Column("importance", right=True),
             output.Column("knob"),
-            output.Column("the best favour"),
+            output.Column("value"),
             output.Column("of the best", right=True),
             output.Column("of all", right=True),
         ]
         rows = [
-            [f"{k.importance:.1%}", k.name, str(k.favoured), f"{k.best_share:.0%}", f"{k.share:.0%}"] for k in one.knobs
-        ]
-        output.show_table(columns, rows, _over(one))
+            [
+                f"{k.importance:.1%}", k.name, str(k.favoured),
+                _part(k.best_share, one.best), _part(k.share, one.trials),
+            ]
+            for k in one.knobs
+        ]  # fmt: skip
+        output.show_table(columns, rows, f"{_over(one)}, and the value that gained most among the best {one.best}")
 
 
 def _over(one: Importance) -> str:
     trials, studies = output.counted(one.trials, "correct trial"), output.counted(one.studies, "study", "studies")
     return f"{one.family}: {trials} of {studies}"
+
+
+def _part(share: float, of: int) -> str:
+    """A share as its count too: one of seven is 14 % of the best, and says little."""
+    return f"{round(share * of):,} of {of:,} ({share:.0%})"
 
 
 def _data(one: Importance) -> list[dict[str, Any]]:
@@ -71,6 +80,7 @@ def _data(one: Importance) -> list[dict[str, Any]]:
             "family": one.family,
             "trials": one.trials,
             "studies": one.studies,
+            "best": one.best,
             "knob": knob.name,
             "importance": knob.importance,
             "favoured": knob.favoured,

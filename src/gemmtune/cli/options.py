@@ -41,6 +41,15 @@ Device = Annotated[
         help="cuda:N, emulator:GPU as in emulator:h200, or replay:FILE.  [default: the GPU, else emulated]",
     ),
 ]
+Runner = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="cuda:N, or emulator:GPU as in emulator:h200.  [default: the GPU, else emulated]",
+    ),
+]
+"""A device that runs kernels, which a record does not."""
 Database = Annotated[
     str | None,
     typer.Option(

@@ -106,17 +106,20 @@ def _say_lines(report: object) -> None:
 
 def check(
     path: _Pack,
-    device: options.Device = None,
+    device: options.Runner = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Emulate a kernel's source also where it is not what gemmtune renders.")
     ] = False,
 ) -> None:
-    """Check a pack: every hash, then each kernel anew (emulated, or on the GPU with its time)."""
+    """Check a pack: every hash, then each kernel anew (emulated, or on the GPU with its time).
+
+    The exit code is 1 where a kernel is wrong or was not verified, but for kernels of another GPU beside verified ones.
+    """
     from gemmtune.pack.check import check_pack
 
     with output.busy("checking the hashes") as say:
         report = check_pack(path, device, trust=trust, observer=say)
-    _say_lines(report)
+    _say_lines(report.text("--trust"))
     if not report.ok:
         raise typer.Exit(1)
 

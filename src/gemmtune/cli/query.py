@@ -13,7 +13,7 @@ import typer
 
 from gemmtune.cli import failed_trials, importance, inputs, options, output
 from gemmtune.cli.groups import group
-from gemmtune.cli.record_data import study_data, trial_data
+from gemmtune.cli.record_data import study_data, study_row, trial_data
 from gemmtune.space.errors import ProblemError
 
 if TYPE_CHECKING:
@@ -137,7 +137,10 @@ def failures(
     form: Form = "table",
     db: options.Database = None,
 ) -> None:
-    """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next."""
+    """What went wrong: failed trials by reason, the most frequent first, each with an example and what to do next.
+
+    Abandoned and pruned ones, which a study cut short, are counted apart; --outcome shows them.
+    """
     kind = chosen_form(form)
     from gemmtune.db import History
 
@@ -147,7 +150,7 @@ def failures(
         counts = history.outcomes(**narrow)
     if not groups:
         _check_outcome(outcome)
-    failed = {name: n for name, n in counts.items() if (name == outcome if outcome else name != "correct")}
+    failed = {name: n for name, n in counts.items() if (name == outcome if outcome else failed_trials.is_failure(name))}
     if kind != "table":
         data = [
             {
@@ -165,8 +168,10 @@ def failures(
     if not groups:
         _check_family(family)
         print("No failed trial fits." if counts else "No trial fits: widen the query, or run 'gemmtune tune'.")
+        if outcome is None:
+            failed_trials.say_stopped(counts)
         return
-    failed_trials.show(groups, failed, sum(counts.values()), db)
+    failed_trials.show(groups, failed, counts, db)
 
 
 @app.command(short_help="The studies and their progress.")
@@ -185,7 +190,7 @@ def studies(
     with History(db, create=False) as history:
         records = history.studies(gpu=gpu, shape=_shape(shape), dtype=dtype, limit=limit)
     if kind != "table":
-        output.show_data([study_data(r) for r in records], kind)
+        output.show_data([study_row(r) if kind == "csv" else study_data(r) for r in records], kind)
         return
     if not records:
         print("No study fits: widen the query, or begin one with 'gemmtune tune MxNxK'.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,4 +72,21 @@ def study_data(record: StudyRecord) -> dict[str, Any]:
         "correct": record.correct,
         "best": trial_data(record.best) if record.best else None,
         "environment": dict(record.environment),
+    }
+
+
+_OF_THE_BEST = ("id", "family", "configuration", "estimated", "us", "us_low", "us_high", "baseline_us", "ratio")
+
+
+def study_row(record: StudyRecord) -> dict[str, Any]:
+    """A study as plain columns, for spreadsheets: its best trial's beside its own, moments as ISO 8601 in UTC."""
+    data = study_data(record)
+    best: dict[str, Any] = data.pop("best") or {}
+    environment = "; ".join(f"{name} {value}" for name, value in data.pop("environment").items())
+    return {
+        **data,
+        "families": " ".join(record.families),
+        "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
+        **{f"best_{name}": best.get(name) for name in _OF_THE_BEST},
+        "environment": environment,
     }

@@ -55,7 +55,7 @@ def rerun(
             sanitizer.check_tool(name)
     with History(db, create=False) as history:
         record = find_kernel(history, trial)
-        with closing(open_device(device or again.usual_device(record))) as where:
+        with closing(open_device(device or again.usual_device(record), running=True)) as where:
             with output.busy(f"running trial {record.id} again on {where.name}"):
                 result = again.rerun(history, record, where)
             if kind == "table":

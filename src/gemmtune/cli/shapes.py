@@ -62,7 +62,8 @@ def shapes(
         typer.Option("--sequences", metavar="N", help="Rows of the head, where it runs on last tokens alone."),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="TYPE", help="fp32, tf32, fp16 or bf16.  [default: the model's]")
+        str | None,
+        typer.Option("--dtype", metavar="TYPE", help="fp32, tf32, fp16 or bf16.  [default: the model's, else bf16]"),
     ] = None,
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="NAME", help="The GPU whose speed says what is valuable.")
@@ -90,6 +91,11 @@ def shapes(
     from gemmtune.space.gpu import gpu as named
 
     found = read_model(model, tensor_parallel=tensor_parallel, fused=fused)
+    if found.stored and not dtype:
+        output.note(
+            f"The configuration of {found.name} names {found.stored}: its products are listed in {found.dtype}; "
+            f"--dtype lists them in another."
+        )
     card = named(gpu)
     problems = model_problems(
         found, counts, card, forward=forward, backward=backward, dtype=dtype or "", sequences=sequences

@@ -49,13 +49,26 @@ def show(
             regime=regime, cache=cache,
         )  # fmt: skip
         if source:
-            _print(_source(record))
+            _alone(record, "source", _source(record), kind)
         elif recipe:
-            _print(json.dumps(_recipe(record), indent=2))
+            found = _recipe(record)
+            if kind == "csv":
+                _alone(record, "recipe", json.dumps(found), kind)
+            else:
+                _print(json.dumps(found, indent=2))
         elif sass:
-            _print(_sass(history, record))
+            _alone(record, "sass", _sass(history, record), kind)
         else:
             _show(record, history.verification(record.id), history.measurements(record.id), kind, db)
+
+
+def _alone(record: TrialRecord, what: str, text: str, kind: output.Format) -> None:
+    """Print one thing of a kernel as it is, or for programs with whose it is."""
+    if kind == "table":
+        _print(text)
+        return
+    of = {"id": record.id, "uuid": record.uuid, "configuration": record.configuration}
+    output.show_data([{**of, what: text}], kind)
 
 
 def _print(text: str) -> None:

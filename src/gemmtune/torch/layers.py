@@ -15,10 +15,12 @@ import torch
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
+from gemmtune.space.errors import SettingError
 from gemmtune.torch import plans, registry
 from gemmtune.torch.functional import TORCHS, by_key, whose
 from gemmtune.torch.operators import casts_to
 from gemmtune.torch.plans import DTYPES
+from gemmtune.torch.worth import Way, needed, worth
 
 MAX_SHAPES = 1024
 """Shapes of inputs remembered a layer."""
@@ -75,7 +77,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 class LayerReport:
     """One linear layer: its name, [N, K], dtype, whether it was swapped, and what it does or why it was not.
 
-    ``rows`` are the pack's rows for it, forward and backward: ``"forward m=16-64: 1.12 x"``.
+    ``rows`` are the pack's rows for it, forward and backward: ``"forward m=16-64: 1.12 x"``, each with whether it
+    serves in eager code or what that asks for. ``serves`` says whether any of them has a kernel that may.
     """
 
     name: str
@@ -84,6 +87,7 @@ class LayerReport:
     swapped: bool
     why: str
     rows: tuple[str, ...] = ()
+    serves: bool = False
 
     def __str__(self) -> str:
         head = f"{self.name or '(the model)'} [{self.shape[0]}, {self.shape[1]}] {self.dtype}: {self.why}"
@@ -98,11 +102,25 @@ class Report:
 
     @property
     def swapped(self) -> int:
-        """How many layers use the pack."""
+        """How many layers were swapped, be there a kernel for them or not."""
         return sum(layer.swapped for layer in self.layers)
 
+    @property
+    def found(self) -> int:
+        """How many of these the pack has rows for."""
+        return sum(bool(layer.rows) for layer in self.layers)
+
+    @property
+    def served(self) -> int:
+        """How many of these have a kernel that may serve; the rows of the others leave all to torch."""
+        return sum(layer.serves for layer in self.layers)
+
     def __str__(self) -> str:
-        head = f"{self.swapped} of {len(self.layers)} linear layers use the pack"
+        head = f"{self.found} of {len(self.layers)} linear layers use the pack"
+        if lost := self.found - self.served:
+            head += f", whose rows leave {lost} of them to torch"
+        if idle := self.swapped - self.found:
+            head += f"; it has no row for {idle} more that {'was' if idle == 1 else 'were'} swapped"
         return "\n".join([head, *(str(layer) for layer in self.layers)])
 
 
@@ -131,7 +149,11 @@ def optimize_(
 
     Raises:
         PackError: there is no good pack at the path.
+        SettingError: the model is no module, the pack none of these, ``filter_fn`` no function, or a number no number.
     """
+    _check_module(model)
+    if filter_fn is not None and not callable(filter_fn):
+        raise SettingError(f"filter_fn is {filter_fn!r}, but must be a function of a layer's name and the layer.")
     key = registry.use(pack, strict=strict, least_ratio=least_ratio, host_us=host_us)
     handle = registry.handle_of(key)
     layers: list[LayerReport] = []
@@ -140,19 +162,28 @@ def optimize_(
             continue
         why = _hindrance(name, module, filter_fn)
         rows: tuple[str, ...] = ()
+        serves = False
         if why is None:
             module.__class__ = Linear
             module.gemmtune_pack = key
             module.gemmtune_whose = ({}, {})
-            rows = _rows(handle.pack, module)
-            why = "uses the pack" if rows else "uses the pack, which has no row for it: torch multiplies"
+            found = _rows(handle, module)
+            rows, serves = tuple(text for text, _ in found), any(taken for _, taken in found)
+            why = "uses the pack" if serves else "uses the pack, whose rows leave it to torch"
+            if not rows:
+                why = "swapped, but the pack has no row for it: torch multiplies"
         dtype = str(module.weight.dtype).removeprefix("torch.")
-        layers.append(LayerReport(name, tuple(module.weight.shape), dtype, type(module) is Linear, why, rows))
+        layers.append(LayerReport(name, tuple(module.weight.shape), dtype, type(module) is Linear, why, rows, serves))
     return Report(tuple(layers))
 
 
 def restore_(model: Any) -> int:
-    """Undo :func:`optimize_`: every swapped layer is an ``nn.Linear`` again; returns how many were."""
+    """Undo :func:`optimize_`: every swapped layer is an ``nn.Linear`` again; returns how many were.
+
+    Raises:
+        SettingError: the model is no module.
+    """
+    _check_module(model)
     count = 0
     for module in model.modules():
         if type(module) is Linear:
@@ -183,8 +214,13 @@ def _hindrance(name: str, module: Any, filter_fn: Callable[[str, Any], bool] | N
     return None
 
 
-def _rows(pack: Pack, module: Any) -> tuple[str, ...]:
-    """The pack's rows that serve a layer, forward and backward, for people."""
+def _check_module(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise SettingError(f"The model is {model!r}, but must be a torch.nn.Module.")
+
+
+def _rows(handle: registry.Handle, module: Any) -> list[tuple[str, bool]]:
+    """The pack's rows for a layer, forward and backward, for people, each with whether its kernel may serve."""
     (n, k), dtype = module.weight.shape, DTYPES[module.weight.dtype]
     epilogue = "identity" if module.bias is None else "bias"
     wanted = (
@@ -195,12 +231,14 @@ def _rows(pack: Pack, module: Any) -> tuple[str, ...]:
     dtypes = {dtype, "tf32"} if dtype == "fp32" else {dtype}
     found = []
     for what, tokens, sizes, layout, epi in wanted:
-        for table in pack.tables:
+        for table in handle.pack.tables:
             for row in table.rows:
                 fits = row.kind == "gemm" and row.layout == layout and row.epilogue == epi
                 if fits and row.dtypes.get("a") in dtypes and all(_in(row, a, size) for a, size in sizes.items()):
-                    found.append(f"{what} {tokens}={_span(row, tokens)}: {_served(row)}, {table.name}, {table.regime}")
-    return tuple(found)
+                    who, taken = _served(handle, row)
+                    text = f"{what} {tokens}={_span(row, tokens)}: {who}, {table.name}, {table.regime}"
+                    found.append((f"{text}; {_where(handle, row, what)}" if taken else text, taken))
+    return found
 
 
 def _in(row: Row, axis: str, size: int) -> bool:
@@ -213,8 +251,29 @@ def _span(row: Row, axis: str) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _served(row: Row) -> str:
+def _served(handle: registry.Handle, row: Row) -> tuple[str, bool]:
+    """Who multiplies where a row is found, and whether that may be the kernel."""
     if row.kernel == BASELINE:
-        return "torch, since the best kernel tried was slower"
+        return "torch, since the best kernel tried was slower", False
+    name = f"kernel {row.kernel[:12]}"
     ratio = "estimated" if row.ratio is None else f"{row.ratio:.3f} x the baseline"
-    return f"kernel {row.kernel[:12]} ({ratio})"
+    if row.ratio is not None and row.ratio < handle.least_ratio:
+        return f"torch, since {name} reaches {ratio}, less than {handle.least_ratio:g}", False
+    return f"{name} ({ratio})", True
+
+
+def _where(handle: registry.Handle, row: Row, what: str) -> str:
+    """Whether a kernel serves in eager code too, as far as its row alone can say (:func:`worth`)."""
+    way: Way = "eager" if what == "forward" else "recorded"
+    points = [] if row.estimated else [point for point in row.points if point.baseline_us is not None]
+    kept = [worth((point,), 0, way, handle.host_us) for point in points]
+    least = f"{needed(way, handle.host_us):g} us"
+    if all(kept):
+        eager = "in eager code too"
+    elif way == "recorded":
+        eager = f"in eager code only where the layer's products save {least} together"
+    elif any(kept):
+        eager = f"in eager code only where it saves {least}"
+    else:
+        eager = f"not in eager code, where it would have to save {least}"
+    return f"in CUDA graphs, {eager}"

@@ -11,6 +11,7 @@ import hashlib
 import threading
 import warnings
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def use(
 
     Raises:
         PackError: there is no good pack at the path.
-        SettingError: a ratio that is no positive number, or a negative saving.
+        SettingError: a pack that is none of these, a ratio that is no positive number, or a negative saving.
     """
     terms = (strict, least_ratio, host_us)
     if isinstance(pack, str) and pack in _HANDLES:
@@ -114,13 +115,17 @@ def use(
     for handle in list(_HANDLES.values()):
         if handle.pack is pack and _terms(handle) == terms:
             return handle.key
+    if not isinstance(pack, Pack | str | Path):
+        raise SettingError(
+            f"The pack is {pack!r}, but must be a loaded one, the path of one, or a key of gemmtune.torch.use."
+        )
+    if not (isinstance(least_ratio, Real) and 0 < least_ratio < float("inf")):
+        raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
+    if host_us is not None and not (isinstance(host_us, Real) and 0 <= host_us < float("inf")):
+        raise SettingError(f"host_us is {host_us!r}, but must be a number of microseconds, 0 or more, or None.")
     named = None if isinstance(pack, Pack) else (str(pack), terms)
     if named is not None and _paths.get(named) in _HANDLES:
         return _paths[named]
-    if not 0 < least_ratio < float("inf"):
-        raise SettingError(f"least_ratio is {least_ratio!r}, but must be a positive number, e.g. 1.02.")
-    if host_us is not None and not 0 <= host_us < float("inf"):
-        raise SettingError(f"host_us is {host_us!r}, but must be a number of microseconds, 0 or more, or None.")
     loaded = pack if isinstance(pack, Pack) else load_pack(pack)
     digest = hashlib.sha256("\n".join(loaded.problems).encode()).hexdigest()[:16]
     key = _key_of(loaded, digest, named is not None, terms)

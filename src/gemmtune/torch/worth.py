@@ -48,10 +48,15 @@ def worth(points: Sequence[Point], rows: int, way: Way, host_us: float | None) -
         way: how it is called.
         host_us: microseconds to be saved outside of CUDA graphs; None for :data:`HOST_US`.
     """
-    needed = HOST_US[way] if host_us is None or way == "graph" else host_us
-    if not points or needed <= 0 or (way == "traced" and rows <= FEW_ROWS):
+    least = needed(way, host_us)
+    if not points or least <= 0 or (way == "traced" and rows <= FEW_ROWS):
         return True
-    return saved(points) >= needed or any(point.us >= BUSY_US for point in points)
+    return saved(points) >= least or any(point.us >= BUSY_US for point in points)
+
+
+def needed(way: Way, host_us: float | None) -> float:
+    """Microseconds that a call has to save; ``host_us`` takes the place of :data:`HOST_US` outside of CUDA graphs."""
+    return HOST_US[way] if host_us is None or way == "graph" else host_us
 
 
 def saved(points: Sequence[Point]) -> float:
@@ -62,9 +67,9 @@ def saved(points: Sequence[Point]) -> float:
 def reason(points: Sequence[Point], way: Way, host_us: float | None) -> str:
     """Why a call is not worth it, for people."""
     what = "the kernel saves" if len(points) == 1 else f"the {len(points)} kernels of the layer save"
-    needed = HOST_US[way] if host_us is None else host_us
+    least = needed(way, host_us)
     return (
-        f"{what} {saved(points):.1f} us, less than the {needed:g} us that calling ours {_WORDS[way]} may cost the host "
+        f"{what} {saved(points):.1f} us, less than the {least:g} us that calling ours {_WORDS[way]} may cost the host "
         f"(CUDA graphs take it; host_us=0 takes it everywhere)"
     )
 

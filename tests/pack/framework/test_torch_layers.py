@@ -71,8 +71,42 @@ def test_the_report_says_for_each_layer_what_it_does_and_why_not(tuned: Any, mod
     text = str(report)
     assert text.startswith("1 of 4 linear layers use the pack")
     assert "up [32, 16] float32: uses the pack" in text
+    assert str(gt.optimize_(Block(), tuned)).startswith(
+        "1 of 4 linear layers use the pack; it has no row for 1 more that was swapped\n"
+    )
     rowless = gt.optimize_(torch.nn.Linear(5, 5), tuned)
+    assert str(rowless).startswith("0 of 1 linear layers use the pack; it has no row for 1 more that was swapped\n")
     assert "no row for it" in str(rowless)
+    assert (rowless.swapped, rowless.found, rowless.served) == (1, 0, 0)
+
+
+def test_the_report_promises_no_kernel_that_the_terms_of_use_leave_to_torch(tuned: Any) -> None:
+    layer = torch.nn.Linear(16, 32)
+    dear = gt.optimize_(layer, tuned, least_ratio=1.3)
+    assert dear.served == 0
+    assert str(dear).startswith("1 of 1 linear layers use the pack, whose rows leave 1 of them to torch\n")
+    assert all(": torch, since kernel " in row and "less than 1.3" in row for row in dear.layers[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda pack: gt.optimize_(torch.nn.Linear(16, 32), None), "The pack is None, but must be a loaded one"),
+        (lambda pack: gt.optimize_(torch.nn.Linear(16, 32), 3), "The pack is 3, but must be a loaded one"),
+        (lambda pack: gt.optimize_(3, pack), "The model is 3, but must be a torch.nn.Module"),
+        (lambda pack: gt.optimize_(torch.nn.Linear(16, 32), pack, "up"), "filter_fn is 'up', but must be a function"),
+        (lambda pack: gt.restore_(3), "The model is 3, but must be a torch.nn.Module"),
+        (lambda pack: gt.use(pack, host_us="x"), "host_us is 'x', but must be a number of microseconds"),
+        (lambda pack: gt.use(pack, host_us=[]), r"host_us is \[\], but must be a number of microseconds"),
+        (lambda pack: gt.use(pack, least_ratio="x"), "least_ratio is 'x', but must be a positive number"),
+        (lambda pack: gt.use(pack, least_ratio=None), "least_ratio is None, but must be a positive number"),
+        (lambda pack: gt.use(None), "The pack is None"),
+        (lambda pack: gt.linear(torch.ones(2, 2), torch.ones(2, 2), pack=None), "The pack is None"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_sentence(tuned: Any, call: Any, sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        call(tuned)
 
 
 def test_swapped_models_train_copy_pickle_and_compile(host: Any, launches: Any, tuned: Any, model: Any) -> None:

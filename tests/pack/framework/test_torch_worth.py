@@ -77,6 +77,19 @@ def test_eager_code_leaves_it_to_torch_and_a_graph_takes_it(
         gt.use(short, host_us=-1)
 
 
+def test_the_report_says_which_rows_serve_in_eager_code(host: Any, launches: Any, short: Pack) -> None:
+    def rows(dtype: Any = torch.float32, **terms: Any) -> dict[str, str]:
+        report = gt.optimize_(torch.nn.Linear(16, 32, bias=False, dtype=dtype), short, **terms)
+        assert report.served == 1  # a CUDA graph takes every kernel that wins
+        return {row.partition(":")[0]: row.rpartition("; ")[2] for row in report.layers[0].rows}
+
+    assert rows()["forward m=8"] == "in CUDA graphs, not in eager code, where it would have to save 10 us"
+    assert rows()["dgrad m=8"] == "in CUDA graphs, in eager code only where the layer's products save 50 us together"
+    assert set(rows(host_us=0).values()) == {"in CUDA graphs, in eager code too"}
+    assert set(rows(torch.bfloat16).values()) == {"in CUDA graphs, in eager code too"}  # 200 us each
+    assert rows(host_us=1e9)["forward m=512"].endswith("not in eager code, where it would have to save 1e+09 us")
+
+
 def test_a_layer_with_gradients_counts_what_all_of_them_save(
     host: Any, launches: Any, short: Pack, numbers: Any
 ) -> None:
