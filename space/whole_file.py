@@ -26,9 +26,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(target))
-    aside = target.with_name(
-        f".{uuid.uuid4().hex}.new"
-    )  # not made of the target's name, which may be as long as can be
+    aside = target.with_name(f".{uuid.uuid4().hex}.new")  # the target's own name may be as long as a name can be
     try:
         with aside.open("xb") as file:
             yield file

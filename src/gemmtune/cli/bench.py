@@ -91,7 +91,7 @@ def bench(
 ) -> None:
     """Time the best known kernel beside cuBLAS and other peers, in one interleaved run.
 
-    Shows microseconds, TFLOP/s, the fraction of the floor (what no kernel beats), and the error with its bound.
+    Shows microseconds, TFLOP/s, the fraction of the floor, and the error with its bound.
     """
     if summary is not None:
         others = {
