@@ -199,7 +199,8 @@ class LaunchRecipe:
             if a.map is not None:
                 a.map.check()
         _want(isinstance(self.programmatic, bool), f"programmatic {self.programmatic!r}")
-        _want(all(_is_int(v) for v in self.constants.values()), "a constant that is not an integer")
+        named = all(isinstance(name, str) for name in self.constants)
+        _want(named and all(_is_int(v) for v in self.constants.values()), "a constant that is not a named integer")
 
 
 def _argument(data: Mapping[str, Any], schema: int) -> Argument:

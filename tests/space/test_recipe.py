@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemmtune.space.errors import ExpressionError, GemmtuneError, PackError
@@ -101,6 +101,7 @@ JUNK = st.recursive(
 
 
 @given(st.sampled_from(sorted(RECIPE.to_json())), JUNK)
+@example("constants", [[None, 0]])
 def test_junk_in_any_field_is_refused_with_a_sentence_or_harmless(field: str, junk: Any) -> None:
     data = {**RECIPE.to_json(), field: junk}
     try:
