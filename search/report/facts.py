@@ -111,7 +111,7 @@ def leaders(material: Material, count: int) -> list[Leader]:
 
 
 def failures(material: Material) -> list[Failure]:
-    """What went wrong, by outcome and kind of detail, the most frequent first."""
+    """What went wrong or was cut short, by outcome and kind of detail, the most frequent first."""
     failed = [t for t in material.trials if not is_correct(t)]
     kinds = Counter((t.outcome, failure_pattern(t.detail)) for t in failed)
     first: dict[tuple[str, str], TrialRecord] = {}

@@ -131,3 +131,13 @@ def test_a_folder_that_takes_no_file_is_found_out_beforehand(tmp_path: Path) -> 
     for name in ("/dev/null", str(tmp_path / "new" / "b.json"), str(tmp_path / "file")):
         inputs.check_destination(name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_nothing_takes_the_place_of_a_database(tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_bytes(b"SQLite format 3\0" + bytes(84))
+    (tmp_path / "link").symlink_to(tmp_path / "history.db")
+    for name in ("history.db", "link"):
+        with pytest.raises(ProblemError, match="is a database, a history perhaps"):
+            inputs.check_destination(str(tmp_path / name))
+    (tmp_path / "short").write_bytes(b"SQLite")
+    inputs.check_destination(str(tmp_path / "short"))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gemmtune.cli import options, output
+from gemmtune.cli import inputs, options, output
 from gemmtune.cli.groups import group
 
 app = group("Carry a history between machines.")
@@ -20,6 +20,7 @@ def export(
     """Write the whole history to one compressed file."""
     from gemmtune.db import History
 
+    inputs.check_destination(path)
     with History(db, create=False) as history:
         history.export(path)
         output.say(f"{history.location} written to {path}: 'gemmtune db merge {path}' takes it in elsewhere.")

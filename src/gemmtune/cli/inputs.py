@@ -81,8 +81,8 @@ def check_destination(name: str) -> None:
     """Say no to a file that cannot be written before anything has taken its time.
 
     Raises:
-        ProblemError: it is a directory, or a device that may not be written, or the directory that is to hold it (or
-            its nearest parent) takes no new file.
+        ProblemError: it is a directory, a database, or a device that may not be written, or the directory that is to
+            hold it (or its nearest parent) takes no new file.
     """
     path = Path(name)
     try:
@@ -93,6 +93,11 @@ def check_destination(name: str) -> None:
                 raise ProblemError(f"The file {name!r} cannot be written: it may not be; choose another place.")
             return
         path = Path(os.path.realpath(path))
+        if path.exists() and _is_database(path):
+            raise ProblemError(
+                f"The file {name!r} is a database, a history perhaps, which nothing else takes the place of: write to "
+                "another file."
+            )
         parent = next(folder for folder in path.parents if folder.exists())
         with tempfile.TemporaryFile(dir=parent):  # asked of the folder: some that look writable, as /proc, are not
             pass
@@ -100,6 +105,12 @@ def check_destination(name: str) -> None:
         raise ProblemError(
             f"The file {name!r} cannot be written ({error.strerror or error}): choose another place."
         ) from None
+
+
+def _is_database(path: Path) -> bool:
+    """By the magic string of SQLite's file format, section 1.3."""
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
 
 
 def write_text(name: str, text: str) -> None:

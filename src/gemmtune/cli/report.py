@@ -76,7 +76,7 @@ def dashboard(
     from gemmtune.search.report.dashboard import hand_over, server, write_storage
     from gemmtune.search.report.material import gather
 
-    if to is not None:
+    if to is not None and not Path(to).exists():  # of one that does, the writer says more
         inputs.check_destination(to)
     with History(db, create=False) as history:
         wanted: list[str | None] = [*studies] if studies else [None]
