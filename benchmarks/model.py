@@ -47,13 +47,13 @@ from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
     "bf16 models with random weights. Speed: variants in turn, {least} turns of at least {span:g} s each or as many up "
-    "to {most} as bring the 95 % interval of the pack's ratio to {known:.0%}, medians; a ratio is the median over "
-    "turns of plain time / time (above 1 is faster), with that interval; Python's collector rests; prefill "
-    "{prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a training"
-    " step is forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's rate "
-    "warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first step's "
-    "loss to the last ten's, and curves overlay where no two points of plain and pack are further apart than curves "
-    "of different seeds are."
+    "to {most} in {seconds:g} s as bring the 95 % interval of the pack's ratio to {known:.0%}, medians; a ratio is "
+    "the median over turns of plain time / time (above 1 is faster), with that interval; Python's collector rests; "
+    "prefill {prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a "
+    "training step is forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's "
+    "rate warmed up to {rate:g} over {warmup} steps; loss curves are means of ten steps, a fall is from the first "
+    "step's loss to the last ten's, and curves overlay where no two points of plain and pack are further apart than "
+    "curves of different seeds are."
 )
 BOUND, LEAST, NOISE = 1.25, 1e-3, 0.5
 RATE, WARMUP = 3e-4, 30
@@ -332,8 +332,8 @@ class Bench:
         """Join ``found`` to the file's summary."""
         text = PROTOCOL.format(
             least=self.turns.least, most=self.turns.most, known=self.turns.known, span=self.turns.span,
-            prefill=self.prefill, cached=self.room - 1, batch=self.batch, length=self.length - 1, rate=RATE,
-            warmup=WARMUP,
+            seconds=self.turns.seconds, prefill=self.prefill, cached=self.room - 1, batch=self.batch,
+            length=self.length - 1, rate=RATE, warmup=WARMUP,
         )  # fmt: skip
         summary = {**found, "estimated": not self.cuda}
         with closing(open_device("cuda:0" if self.cuda else "emulator:h200")) as device:

@@ -42,7 +42,7 @@ class Turns:
     def times(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
         """Microseconds of each call in every turn, in an order that turns round.
 
-        Python's collector, whose long pauses fall on one variant or another, rests during a turn.
+        Python's collector, whose long pauses fall on one variant or another, works between turns alone.
         """
         for call in calls.values():
             for _ in range(3):
@@ -52,6 +52,7 @@ class Turns:
         first, second, *_ = samples.values()
         end = self.clock() + self.seconds
         collects = gc.isenabled()
+        gc.disable()
         gc.collect()
         gc.freeze()
         try:
@@ -61,7 +62,6 @@ class Turns:
                 order = list(calls.items())
                 for variant, call in order if len(first) % 2 == 0 else reversed(order):
                     gc.collect()
-                    gc.disable()
                     samples[variant].append(self._sample(call))
         finally:
             if collects:

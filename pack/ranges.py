@@ -63,7 +63,8 @@ def claims(
         regime: in which to measure.
         cache: in which state.
         tell: is told what each kernel is tried on.
-        apart: losses count only where this call asks for them: what is claimed is what a new meter would claim.
+        apart: losses count only where this call asks for them: what is claimed is what a new meter would claim, but
+            for kernels that are wrong, which no pack keeps.
     """
     axis, offered = meter.axis, spans(sizes)
     seen: Seen | None = {} if apart else None

@@ -108,18 +108,8 @@ class Hopper(Family):
         gemm = gemm_recipe.as_gemm(problem)
         v = self._layout(gemm, configuration)
         same = (
-            *(
-                "cp",
-                "cq",
-                "ck",
-                "cluster_blocks",
-                "q_parts",
-                "gather_pitch",
-                "slab",
-                "slab_pitch",
-                "slab_bytes",
-                "vec_d",
-            ),
+            *("cp", "cq", "ck", "cluster_blocks", "q_parts", "gather_pitch"),
+            *("slab", "slab_pitch", "slab_bytes", "vec_d"),
             "consumer_registers",
         )
         flags = ("p_rows_are_k", "q_rows_are_k", "reallocates", "shares")

@@ -29,12 +29,14 @@ _NEXT: dict[str, tuple[str, str]] = {
 
 
 _STOPPED = {"abandoned": "clearly beaten", "pruned": "hopeless before it ran"}
-"""Why a study cut a trial short (:data:`gemmtune.db.records.STOPPED`)."""
+"""Why a study cut a trial short, for each of :data:`gemmtune.db.records.STOPPED`."""
 
 
 def is_failure(outcome: str) -> bool:
     """Whether something went wrong: not where a study cut the trial short."""
-    return outcome != "correct" and outcome not in _STOPPED
+    from gemmtune.db.records import CORRECT, STOPPED
+
+    return outcome != CORRECT and outcome not in STOPPED
 
 
 def next_step(outcome: str, trial_id: int, db: str | None) -> str:
