@@ -3,7 +3,7 @@
 For each product (N, K) tunes every M of the list, and then measures, as an export does, what the look-up answers at
 each M when that M alone was not tuned. An answer may be slower than the baseline by 2 % and the noise of its own
 measurement (its ratio's interval). Products are written one by one into the file, which keeps those of earlier runs; a
-run takes up an interrupted one. Exit code 1 where a bar is missed.
+run takes up an interrupted one, whose tuning and measured points lie in FOLDER. Exit code 1 where a bar is missed.
 
 Several GPUs share the products, each with a file of its own:
 
@@ -15,27 +15,30 @@ Several GPUs share the products, each with a file of its own:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from gemmtune.codegen.cache import KernelCache
+from gemmtune.codegen.kernel import CompiledKernel
 from gemmtune.db import History
 from gemmtune.device import open_device
-from gemmtune.device.base import Device
+from gemmtune.device.base import Cache, Device, Regime
 from gemmtune.pack.ranges import RangeMeter, beats_baseline
 from gemmtune.pack.rebuild import rebuild
 from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out
+from gemmtune.pack.schema import Point
 from gemmtune.search import tune
 from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import read_result_file, save
 from gemmtune.space.gemm import Gemm
-from gemmtune.space.problem import problem_from_json
+from gemmtune.space.problem import Problem, problem_from_json
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 PRODUCTS = ((4096, 4096), (14336, 4096), (4096, 14336), (6144, 4096))
@@ -97,7 +100,39 @@ def join(output: Path, others: Sequence[Path]) -> dict[str, Any]:
     return summary
 
 
-def hold_out(device: Device, history: History) -> list[HeldOut]:
+class KeptMeter(RangeMeter):
+    """A meter whose points outlast it: a product has hundreds, seconds each, and a run may be interrupted.
+
+    ``path`` gets a line of JSON for each; a line cut short is measured again.
+    """
+
+    def __init__(self, device: Device, path: Path) -> None:
+        super().__init__(device)
+        self._path = path
+        self._kept: dict[str, dict[str, Any]] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+                self._kept[found["key"]] = found
+
+    def point(self, kernel: CompiledKernel, there: Problem, regime: Regime, cache: Cache, anew: bool) -> Point | None:
+        """As it was measured, now or by a run before."""
+        key = f"{kernel.cubin_sha256} {there.key} {regime} {cache}{' anew' if anew else ''}"
+        if key not in self._kept:
+            point = super().point(kernel, there, regime, cache, anew)
+            self._kept[key] = {
+                "key": key, "wrong": self.wrong.get(kernel.cubin_sha256) == there.key,
+                "point": point and {**asdict(point), "axes": dict(point.axes)},
+            }  # fmt: skip
+            with self._path.open("a") as file:
+                file.write("\n" + json.dumps(self._kept[key]))  # a line cut short ends here
+        found = self._kept[key]
+        if found["wrong"]:
+            self.wrong.setdefault(kernel.cubin_sha256, there.key)
+        return Point(**found["point"]) if found["point"] else None
+
+
+def hold_out(device: Device, history: History, kept: Path) -> list[HeldOut]:
     """Each tuned size held out in turn.
 
     As an export with the device does it, less the ranges of the pack itself: they would cost half as much again.
@@ -109,20 +144,29 @@ def hold_out(device: Device, history: History) -> list[HeldOut]:
         kernel = rebuild(record, kernels, history.cubin(record.cubin_sha256)) if won else None
         ratio = timing.ratio if won and timing is not None and timing.ratio is not None else 1.0
         group.append(Tuned(problem_from_json(record.problem_json), kernel, ratio))
-    return leave_one_out(RangeMeter(device), group, "sustained", "cold", lambda p: print(f"{p.key}", flush=True))  # noqa: T201
+    return leave_one_out(KeptMeter(device, kept), group, "sustained", "cold", lambda p: print(f"{p.key}", flush=True))  # noqa: T201
 
 
 def measure(
-    device: Device, history: History, product: tuple[int, int], sizes: Sequence[int], trials: int, seconds: float,
+    device: Device, folder: Path, product: tuple[int, int], sizes: Sequence[int], trials: int, seconds: float,
     workers: int | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Tune one product at ``sizes`` and hold each out: the answers."""
+    file = folder / f"dispatch-{product[0]}x{product[1]}.db"
+    with History(file) as history:
+        return _measure(device, history, file.with_suffix(".points"), product, sizes, trials, seconds, workers)
+
+
+def _measure(
+    device: Device, history: History, kept: Path, product: tuple[int, int], sizes: Sequence[int], trials: int,
+    seconds: float, workers: int | None,
+) -> list[dict[str, Any]]:  # fmt: skip
     problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
     tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
     tried: Counter[str] = Counter()
     for study in history.studies(limit=None):
         tried[study.problem_key] += study.trials
-    return [{**answer(held), "trials": tried[held.problem.key]} for held in hold_out(device, history)]
+    return [{**answer(held), "trials": tried[held.problem.key]} for held in hold_out(device, history, kept)]
 
 
 def main() -> None:
@@ -147,8 +191,7 @@ def main() -> None:
             folder = options.db or Path(scratch)
             folder.mkdir(parents=True, exist_ok=True)
             for n, k in products:
-                with History(folder / f"dispatch-{n}x{k}.db") as history:
-                    found = measure(device, history, (n, k), SIZES, options.trials, options.time, options.workers)
+                found = measure(device, folder, (n, k), SIZES, options.trials, options.time, options.workers)
                 summary = summarise([*earlier(options.output, (n, k)), *found]) | {"estimated": device.estimates}
                 result = blank_result(options.output.stem, device, PROTOCOL, summary)
                 save(options.output, replace(result, name="dispatch"))

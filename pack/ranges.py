@@ -206,16 +206,15 @@ class RangeMeter:
         """
         known = self._of(kernel, problem, regime, cache)
         if anew or size not in known:
-            point = self._measure(kernel, problem.with_axes(**{self.axis: size}), regime, cache, anew)
+            point = self.point(kernel, problem.with_axes(**{self.axis: size}), regime, cache, anew)
             if anew:
                 return point
             known[size] = point
         self._of(kernel, problem, regime, cache, seen)[size] = known[size]
         return known[size]
 
-    def _measure(
-        self, kernel: CompiledKernel, there: Problem, regime: Regime, cache: Cache, anew: bool
-    ) -> Point | None:
+    def point(self, kernel: CompiledKernel, there: Problem, regime: Regime, cache: Cache, anew: bool) -> Point | None:
+        """Prove and time a kernel at ``there``, as :meth:`measure` asks for it once."""
         # A trial's effort tells a win from a loss to within its interval, in a third of the time of a final's.
         effort: Effort = "final" if anew else "trial"
         job = Job(there, kernel, self._seed + anew, regime=regime, cache=cache, effort=effort, thorough=True)

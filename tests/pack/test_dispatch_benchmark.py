@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from losing_gpu import Gpu, kernel
 
-from gemmtune.pack.regret import HeldOut
+from gemmtune.device.base import Job, Limits, Report
+from gemmtune.pack.ranges import RangeMeter
+from gemmtune.pack.regret import HeldOut, Tuned, leave_one_out
 from gemmtune.search.result_file import blank_of
 from gemmtune.search.results import read_result_file, save
 from gemmtune.space.gemm import Gemm
@@ -76,3 +83,36 @@ def test_files_of_two_gpus_of_a_kind_join(script: ModuleType, tmp_path: Path, mo
     assert script.join(tmp_path / "new.json", files[:2]) == joined.summary
     with pytest.raises(SystemExit, match=r"driver 580.* and .*driver 999"):
         script.join(files[0], [files[2]])
+
+
+@given(st.lists(st.integers(1, 5000), min_size=2, max_size=5, unique=True), st.sets(st.integers(1, 9999), max_size=60),
+       st.integers(0, 40))  # fmt: skip
+def test_points_outlast_an_interrupted_run(script: ModuleType, sizes: list[int], losing: set[int], after: int) -> None:
+    """A run begun again measures no point anew that it had, and ends as one that was never interrupted."""
+    group = [Tuned(Gemm(m, 8, 8), kernel(str(m)), 1.5) for m in sizes]
+    wrong = set(list(losing)[:1])
+    whole = leave_one_out(RangeMeter(Gpu(losing, wrong)), group, "sustained", "cold")  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        file, first = Path(folder) / "a.points", Interrupted(losing, wrong, after)
+        with contextlib.suppress(KeyboardInterrupt):
+            leave_one_out(script.KeptMeter(first, file), group, "sustained", "cold")
+        with file.open("a") as torn:
+            torn.write('\n{"key": "to')
+        second = Gpu(losing, wrong)
+        assert leave_one_out(script.KeptMeter(second, file), group, "sustained", "cold") == whole
+        assert not set(first.done) & set(zip(second.runs, second.measured, strict=True))
+
+
+class Interrupted(Gpu):
+    """Ctrl-C comes after so many points."""
+
+    def __init__(self, losing: set[int], wrong: set[int], after: int) -> None:
+        super().__init__(losing, wrong)
+        self.after, self.done = after, []
+
+    def run(self, job: Job, limits: Limits) -> Report:
+        if len(self.done) == self.after:
+            raise KeyboardInterrupt
+        report = super().run(job, limits)
+        self.done.append((self.runs[-1], self.measured[-1]))
+        return report

@@ -70,8 +70,8 @@ def _compiled(key: str) -> str:
     return registry.compiled(key)
 
 
-OURS, TORCHS_UNLESS_CAPTURED, TORCHS = 0, 1, 2
-"""Whose product something is in eager code."""
+OURS, TORCHS = -2, -1
+"""Whose product something is in eager code; an index of a GPU: torch's, unless a CUDA graph is captured there."""
 
 
 def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
@@ -95,7 +95,7 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
         ours = gradients.served(a, b, bias, key, linear)
     else:
         ours = gradients.kept(a, b, bias, key, linear, "eager")
-    return OURS if ours else TORCHS_UNLESS_CAPTURED
+    return OURS if ours else device
 
 
 def foreign(*tensors: Any) -> bool:

@@ -17,16 +17,19 @@ from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
 from gemmtune.space.errors import SettingError
 from gemmtune.torch import plans, registry
-from gemmtune.torch.functional import TORCHS, by_key, whose
-from gemmtune.torch.operators import casts_to
-from gemmtune.torch.plans import DTYPES
+from gemmtune.torch.functional import OURS, TORCHS, by_key, whose
+from gemmtune.torch.operators import PLAIN, casts_to
+from gemmtune.torch.plans import DEFAULT_STREAM, DTYPES
 from gemmtune.torch.worth import Way, needed, worth
 
 MAX_SHAPES = 1024
 """Shapes of inputs remembered a layer."""
 _autocast = torch._C._is_any_autocast_enabled
-_compiling = torch.compiler.is_compiling
+_dynamo = torch.compiler.is_dynamo_compiling
+_functional = torch.nn.functional
 _grad_enabled = torch.is_grad_enabled
+_stream = plans.current_stream
+_Tensor = torch.Tensor
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -38,24 +41,34 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
     far as they have come by (:func:`whose`)."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
-        """``input @ weight.T + bias``."""
-        if _compiling():
+        """``input @ weight.T + bias``.
+
+        A layer that is left to torch may cost what nn.Linear spends on finding its parameters, and no more. In a model
+        every object looked at on the way is a miss of the caches (``benchmarks/layer_host.py``): so no calls of
+        Python's, and nothing asked that is known.
+        """
+        if _dynamo():
             return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
         parameters = self._parameters
-        try:  # what nn.Linear spends on finding these is all that a layer may cost that is left to torch
+        try:
             weight, bias = parameters["weight"], parameters["bias"]
         except KeyError:  # pruned, sharded, replicated: plain attributes
             weight, bias = self.weight, self.bias
         known = self.gemmtune_whose[_grad_enabled()]
         try:
             kind = (input.shape, casts_to(input)) if _autocast() else input.shape
-            found = known.get(kind)
+            # What exports makes fakes, and keeps ours.
+            found = known.get(kind) if type(input) is _Tensor or type(input) in PLAIN else None
         except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
             return by_key(input, weight, bias, self.gemmtune_pack, True)
         if found is None:
             found = _remember(known, kind, input, whose(input, weight, bias, self.gemmtune_pack, True))
-        if found and (found == TORCHS or not plans.machine.captured(input)):
-            return torch.nn.functional.linear(input, weight, bias)
+        if (
+            found is not None
+            and found != OURS
+            and (found == TORCHS or _stream(found) == DEFAULT_STREAM or not plans.machine.captured(input))
+        ):
+            return _functional.linear(input, weight, bias)
         return by_key(input, weight, bias, self.gemmtune_pack, True)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -34,15 +34,15 @@ _modes = torch._C._len_torch_dispatch_stack
 transforms = torch._C._functorch.peek_interpreter_stack
 jit_tracing = torch._C._get_tracing_state
 _STRIDED = torch.strided
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def plain(a: Any, b: Any, bias: Any) -> bool:
     """Whether these are ordinary tensors in ordinary eager code: nothing traces, transforms or records."""
     return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
-        and (bias is None or type(bias) in _PLAIN)
+        type(a) in PLAIN
+        and type(b) in PLAIN
+        and (bias is None or type(bias) in PLAIN)
         and not _modes()
         and transforms() is None
         and jit_tracing() is None

@@ -27,7 +27,16 @@ from gemmtune.torch.registry import Handle, handle_of
 from gemmtune.torch.worth import Way, expected, reason, worth
 
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+DEFAULT_STREAM = 0
+"""The handle of CUDA's legacy default stream, which is torch's too."""
 _NO_SCALARS: dict[str, float] = {}
+
+
+# What torch's compiled code uses: the public calls cost a microsecond more.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+    lambda device: torch.cuda.current_stream(device).cuda_stream
+)
+"""The handle of the current stream of the GPU with that index."""
 
 
 class Machine:
@@ -35,10 +44,7 @@ class Machine:
 
     def __init__(self) -> None:
         core = torch._C
-        # What torch's compiled code uses: the public calls cost a microsecond more.
-        self.stream: Callable[[int], int] = getattr(core, "_cuda_getCurrentRawStream", None) or (
-            lambda device: torch.cuda.current_stream(device).cuda_stream
-        )
+        self.stream = current_stream
         self.current: Callable[[], int] = getattr(core, "_cuda_getDevice", None) or torch.cuda.current_device
         self._captures: Callable[[], bool] = (
             getattr(core, "_cuda_isCurrentStreamCapturing", None) or torch.cuda.is_current_stream_capturing
@@ -49,8 +55,14 @@ class Machine:
         return tensor.get_device() if tensor.is_cuda else -1
 
     def captured(self, tensor: Any) -> bool:
-        """Whether what is called now on a tensor goes into a CUDA graph, which replays without the host."""
-        return tensor.is_cuda and self._captures()  # where there is no GPU, torch may raise
+        """Whether what is called now on a tensor goes into a CUDA graph, which replays without the host.
+
+        Only a stream can say so but the default one, which is never captured (CUDA runtime API, stream capture): most
+        calls need not ask the driver, which takes microseconds where it is busy.
+        """
+        if not tensor.is_cuda:  # where there is no GPU, torch may raise
+            return False
+        return self.stream(tensor.get_device()) != DEFAULT_STREAM and self._captures()
 
     def on(self, device: int) -> AbstractContextManager[Any]:
         """A context in which ``device`` is current."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gemmtune.pack.runtime import Pack  # noqa: E402
 from gemmtune.pack.schema import Point  # noqa: E402
 from gemmtune.space.errors import SettingError, UnsupportedError  # noqa: E402
 from gemmtune.space.gemm import Gemm  # noqa: E402
+from gemmtune.torch import plans  # noqa: E402
 from gemmtune.torch.worth import BUSY_US, FEW_ROWS, HOST_US, worth  # noqa: E402
 
 WAYS = st.sampled_from(["eager", "traced", "recorded"])
@@ -339,3 +341,15 @@ def test_tracers_proxies_and_nested_tensors_get_torchs_own(layer: Any, numbers: 
     nested = torch.nested.nested_tensor([a[:3], a[3:8]])
     for got, want in zip(layer(nested).unbind(), (wanted[:3], wanted[3:8]), strict=True):
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(("stream", "asked"), [(0, 0), (7, 1)])
+def test_the_default_stream_is_never_captured(stream: int, asked: int) -> None:
+    """So the driver is not asked, which costs a layer more than all else that it does."""
+    machine, questions = plans.Machine(), []
+    machine.stream = lambda device: stream
+    machine._captures = lambda: not questions.append(1)  # type: ignore[func-returns-value]
+    tensor = SimpleNamespace(is_cuda=True, get_device=lambda: 0)
+    assert machine.captured(tensor) == bool(stream)
+    assert not machine.captured(torch.ones(1))
+    assert len(questions) == asked
