@@ -98,6 +98,17 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
     return OURS if ours else device
 
 
+def everywhere(a: Any, weight: Any, bias: Any, key: str, found: int, *, quiet: bool) -> bool:
+    """Whether what :func:`whose` found is torch's in any eager code: with gradients or without, under autocast or not.
+
+    ``quiet``: nobody is told who serves the gradients.
+    """
+    handle = registry.handle_of(key)
+    if handle is None or found == OURS or a.dtype is not weight.dtype:
+        return False
+    return found == TORCHS or not gradients.ever_served(handle, a, weight, bias, True, found, quiet=quiet)
+
+
 def foreign(*tensors: Any) -> bool:
     """Whether one is no plain matrix: nested, sparse, of a subclass that knows torch's operators but not ours, a proxy.
 

@@ -55,7 +55,26 @@ def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
     return bool(found)
 
 
-def _served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way) -> bool:
+def ever_served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, *, quiet: bool) -> bool:
+    """Whether kernels are worth calling for this product in any eager code.
+
+    With all gradients, with none, in any dtype that autocast may cast to. ``quiet``: nobody is told who serves the
+    gradients.
+    """
+    for dtype in sorted(plans.DTYPES, key=lambda dtype: dtype is a.dtype):  # its own last, which is to be told
+        like, other, added = _like(a, dtype), _like(b, dtype), None if bias is None else _like(bias, dtype)
+        if _kept(handle, like, other, added, linear, device, "eager", quiet=True):
+            return True
+        for tensor in (like, other):
+            tensor.requires_grad_()
+        if _served(handle, like, other, added, linear, device, "recorded", quiet=quiet or dtype is not a.dtype):
+            return True
+    return False
+
+
+def _served(
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool = False
+) -> bool:
     if plans.hindered(a, b, bias, device) is not None:
         return True
     losers: dict[str, str] = {}
@@ -79,7 +98,7 @@ def _served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int
     points = tuple(winners.values())
     if points and worth(points, 0, way, handle.host_us):
         return True
-    for key, why in (losers | {key: reason(points, way, handle.host_us) for key in winners}).items():
+    for key, why in {} if quiet else (losers | {key: reason(points, way, handle.host_us) for key in winners}).items():
         handle.note(key, f"torch: {why}")
     return False
 
@@ -100,8 +119,8 @@ def _products(a: Any, b: Any, bias: Any, linear: bool) -> Iterator[tuple[Any, An
         yield left.t(), right, None, False
 
 
-def _like(tensor: Any) -> Any:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+def _like(tensor: Any, dtype: Any = None) -> Any:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
 def _problem(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Gemm | None:
@@ -136,6 +155,10 @@ def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
     sizes = (*a.shape, *a.stride(), *b.shape, *b.stride(), *(bias.stride() if bias is not None else ()))
     if handle is None or device < 0 or not all(type(size) is int for size in sizes):
         return True
+    return _kept(handle, a, b, bias, linear, device, way, quiet=False)
+
+
+def _kept(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool) -> bool:
     if plans.hindered(a, b, bias, device) is not None:
         return True
     call = plans.call_of(a, b, bias, linear, device)
@@ -145,7 +168,7 @@ def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
     if found is None:
         return True
     why = found[1] or plans.refused(handle, found[0], call.problem, way)
-    if why:
+    if why and not quiet:
         handle.note(call.problem.key, f"torch: {why}")
     return not why
 
@@ -153,6 +176,12 @@ def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
 def traced(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
     """Whether what torch traces or transforms keeps our operator for this product, else torch's own.
 
-    An exported program always does: it may run elsewhere, with another pack.
+    An exported program always does: it may run elsewhere, with another pack. One that torch compiles runs where it was
+    traced, so that where no pack can serve (on the CPU) only a call that is to raise is kept.
     """
-    return torch.compiler.is_exporting() or kept(a, b, bias, key, linear, "graph" if replays() else "traced")
+    if torch.compiler.is_exporting():
+        return True
+    handle = handle_of(key)
+    if handle is not None and not handle.strict and plans.complains(handle, a, b, bias, plans.machine.index(a)):
+        return False
+    return kept(a, b, bias, key, linear, "graph" if replays() else "traced")

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _global_backward_hooks as _backward_hooks
+from torch.nn.modules.module import _global_backward_pre_hooks as _backward_pre_hooks
+from torch.nn.modules.module import _global_forward_hooks as _forward_hooks
+from torch.nn.modules.module import _global_forward_pre_hooks as _forward_pre_hooks
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.pack.schema import BASELINE, Row
 from gemmtune.space.errors import SettingError
 from gemmtune.torch import plans, registry
-from gemmtune.torch.functional import OURS, TORCHS, by_key, whose
+from gemmtune.torch.functional import OURS, TORCHS, by_key, everywhere, whose
 from gemmtune.torch.operators import PLAIN, casts_to
 from gemmtune.torch.plans import DEFAULT_STREAM, DTYPES
 from gemmtune.torch.worth import Way, needed, worth
@@ -36,17 +40,39 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` by the kernels of a pack, whose key is in ``gemmtune_pack``; made by :func:`optimize_`."""
 
     gemmtune_pack: str
+    gemmtune_left: dict[int, int]
+    """Elements of inputs that all eager code leaves to torch, and whose product they are (:func:`whose`). Layers of a
+    kind share it."""
     gemmtune_whose: tuple[dict[Any, int], dict[Any, int]]
     """Without and with gradients: whose product inputs of a shape (under autocast, with the dtype it casts to) are, as
-    far as they have come by (:func:`whose`)."""
+    far as they have come by."""
+
+    def _compiled_call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """A call, as torch makes it; that of a layer which is left to torch costs the host less than nn.Linear's.
+
+        In a model every object that a call looks at is a miss of the caches, and a call of ours costs what it looks at
+        (``benchmarks/layer_host.py``). So this looks for no more than nn.Module must: hooks, and the parameters.
+
+        The name is the one under which nn.Module keeps what ``compile()`` made of a layer, which is called before all
+        else, and goes before this where there is any.
+        """
+        if not (
+            self._backward_hooks or self._backward_pre_hooks or self._forward_hooks or self._forward_pre_hooks
+            or _backward_hooks or _backward_pre_hooks or _forward_hooks or _forward_pre_hooks
+            or len(args) != 1 or kwargs or type(args[0]) is not _Tensor or _dynamo()
+        ):  # fmt: skip
+            parameters = self._parameters
+            try:
+                found = self.gemmtune_left.get(args[0].numel())
+                weight, bias = parameters["weight"], parameters["bias"]
+            except (TypeError, KeyError):  # sizes that a trace leaves open; pruned, sharded, replicated
+                found = weight = bias = None
+            if found is not None and (found == TORCHS or _stream(found) == DEFAULT_STREAM):
+                return _functional.linear(args[0], weight, bias)
+        return self._call_impl(*args, **kwargs)
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
-        """``input @ weight.T + bias``.
-
-        A layer that is left to torch may cost what nn.Linear spends on finding its parameters, and no more. In a model
-        every object looked at on the way is a miss of the caches (``benchmarks/layer_host.py``): so no calls of
-        Python's, and nothing asked that is known.
-        """
+        """``input @ weight.T + bias``."""
         if _dynamo():
             return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
         parameters = self._parameters
@@ -62,24 +88,39 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
             return by_key(input, weight, bias, self.gemmtune_pack, True)
         if found is None:
-            found = _remember(known, kind, input, whose(input, weight, bias, self.gemmtune_pack, True))
-        if (
-            found is not None
-            and found != OURS
-            and (found == TORCHS or _stream(found) == DEFAULT_STREAM or not plans.machine.captured(input))
-        ):
+            found = self._ask(known, kind, input, weight, bias)
+        if found is not None and found != OURS and (found == TORCHS or not plans.machine.captured(input)):
             return _functional.linear(input, weight, bias)
         return by_key(input, weight, bias, self.gemmtune_pack, True)
 
+    def _ask(self, known: dict[Any, int], kind: Any, tensor: Any, weight: Any, bias: Any) -> int | None:
+        """Whose product this is, which is kept, for all layers of a kind where it holds in any eager code."""
+        key = self.gemmtune_pack
+        handle = registry.handle_of(key)
+        alike = tuple(weight.shape), weight.stride(), weight.dtype, weight.device, bias is None
+        left = {} if handle is None else handle.left.setdefault(alike, {})
+        plain = "weight" in self._parameters and type(tensor) in PLAIN and tensor.dtype is weight.dtype
+        found = left.get(tensor.numel()) if plain else None
+        if found is None:
+            found = whose(tensor, weight, bias, key, True)
+            if found is None or not all(type(size) is int for size in tensor.shape):
+                return found
+            plain = plain and everywhere(tensor, weight, bias, key, found, quiet=not self.training)
+        if plain:
+            self.gemmtune_left = left
+            _keep(left, tensor.numel(), found)
+        _keep(known, kind, found)
+        return found
+
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Another device or dtype has other kernels."""
-        self.gemmtune_whose = ({}, {})
+        _forget(self)
         return super()._apply(*args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """So may the program that a copy was made for: what the original knows, it learns anew."""
         super().__setstate__(state)
-        self.gemmtune_whose = ({}, {})
+        _forget(self)
 
     def extra_repr(self) -> str:
         """As nn.Linear, and the pack."""
@@ -179,7 +220,7 @@ def optimize_(
         if why is None:
             module.__class__ = Linear
             module.gemmtune_pack = key
-            module.gemmtune_whose = ({}, {})
+            _forget(module)
             found = _rows(handle, module)
             rows, serves = tuple(text for text, _ in found), any(taken for _, taken in found)
             why = "uses the pack" if serves else "uses the pack, whose rows leave it to torch"
@@ -201,17 +242,19 @@ def restore_(model: Any) -> int:
     for module in model.modules():
         if type(module) is Linear:
             module.__class__ = torch.nn.Linear
-            del module.gemmtune_pack, module.gemmtune_whose
+            del module.gemmtune_pack, module.gemmtune_left, module.gemmtune_whose
             count += 1
     return count
 
 
-def _remember(known: dict[Any, int], kind: Any, tensor: Any, found: int | None) -> int | None:
-    if found is not None and all(type(size) is int for size in tensor.shape):
-        if len(known) >= MAX_SHAPES:
-            known.clear()
-        known[kind] = found
-    return found
+def _keep(known: dict[Any, int], kind: Any, found: int) -> None:
+    if len(known) >= MAX_SHAPES:
+        known.clear()
+    known[kind] = found
+
+
+def _forget(layer: Any) -> None:
+    layer.gemmtune_left, layer.gemmtune_whose = {}, ({}, {})
 
 
 def _hindrance(name: str, module: Any, filter_fn: Callable[[str, Any], bool] | None) -> str | None:

@@ -47,6 +47,8 @@ class Handle:
     """What compiled graphs call it (:func:`compiled`)."""
     served: dict[str, str] = field(default_factory=dict)
     """Who serves each problem met so far, in words."""
+    left: dict[Any, dict[int, int]] = field(default_factory=dict)
+    """By kind of layer, which inputs it leaves to torch (:class:`gemmtune.torch.layers.Linear`)."""
     _causes: set[str] = field(default_factory=set)
     _local: threading.local = field(default_factory=threading.local)
 

@@ -245,6 +245,7 @@ def test_an_exported_program_names_the_pack_by_what_it_serves(
         assert torch.equal(again(a, tensors[1]), a @ tensors[1].T)
 
 
+@pytest.mark.filterwarnings("ignore::gemmtune.torch.PackWarning")
 def test_fake_tensors_have_shapes_and_no_memory(tuned: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
