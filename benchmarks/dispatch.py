@@ -162,7 +162,8 @@ def _measure(
     seconds: float, workers: int | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     problems = [Gemm(m, *product, dtype="bf16") for m in sizes]
-    tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
+    if trials:
+        tune(problems, device, trials=trials, time_limit=seconds, history=history, workers=workers)
     tried: Counter[str] = Counter()
     for study in history.studies(limit=None):
         tried[study.problem_key] += study.trials
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--db", type=Path, default=None, help="folder of one history a product; by default scratch")
     parser.add_argument("--product", action="append", default=None, metavar="NxK")
-    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--trials", type=int, default=60, help="0: hold out what FOLDER has, by older templates too")
     parser.add_argument("--time", type=float, default=240.0, help="seconds of tuning a product")
     parser.add_argument("--workers", type=int, default=None, help="compile processes; fewer where GPUs share the CPUs")
     parser.add_argument("--join", type=Path, action="append", metavar="FILE", help="add what FILE has; measure nothing")

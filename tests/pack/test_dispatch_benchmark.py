@@ -103,6 +103,17 @@ def test_points_outlast_an_interrupted_run(script: ModuleType, sizes: list[int],
         assert not set(first.done) & set(zip(second.runs, second.measured, strict=True))
 
 
+@pytest.mark.parametrize("trials", [0, 12])
+def test_what_is_tuned_is_held_out_without_tuning_where_no_trials_are_wanted(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
+) -> None:
+    tuned: list[Any] = []
+    monkeypatch.setattr(script, "tune", lambda problems, *_, **__: tuned.extend(problems))
+    monkeypatch.setattr(script, "hold_out", lambda *_: [held(1, 1.1)])
+    (found,) = script.measure(None, tmp_path, (64, 32), (1, 2), trials, 1.0)
+    assert (found["ratio"], found["trials"], len(tuned)) == (1.1, 0, 2 if trials else 0)
+
+
 class Interrupted(Gpu):
     """Ctrl-C comes after so many points."""
 
