@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gemmtune.pack.runtime import Pack
 from gemmtune.torch import gradients, plans, registry
@@ -16,6 +17,7 @@ from gemmtune.torch.operators import (
     as_cast,
     casts_to,
     differentiable,
+    eager,
     jit_tracing,
     plain,
     transforms,
@@ -83,8 +85,13 @@ def whose(a: Any, b: Any, bias: Any, key: str, linear: bool) -> int | None:
         UnsupportedError: the pack cannot serve, and is in use with ``strict=True``.
     """
     handle = registry.handle_of(key)
-    if handle is None or not plain(a, b, bias) or plans.machine.captured(a):
+    if handle is None or not eager(a, b, bias) or plans.machine.captured(a):
         return None
+    with _disable_current_modes():  # what watches is not to see what is made to ask
+        return _whose(handle, a, b, bias, key, linear)
+
+
+def _whose(handle: registry.Handle, a: Any, b: Any, bias: Any, key: str, linear: bool) -> int:
     device = plans.machine.index(a)
     dtype = casts_to(a) if device >= 0 and _autocast() else None
     if dtype is not None:
@@ -106,7 +113,8 @@ def everywhere(a: Any, weight: Any, bias: Any, key: str, found: int, *, quiet: b
     handle = registry.handle_of(key)
     if handle is None or found == OURS or a.dtype is not weight.dtype:
         return False
-    return found == TORCHS or not gradients.ever_served(handle, a, weight, bias, True, found, quiet=quiet)
+    with _disable_current_modes():
+        return found == TORCHS or not gradients.ever_served(handle, a, weight, bias, True, found, quiet=quiet)
 
 
 def foreign(*tensors: Any) -> bool:

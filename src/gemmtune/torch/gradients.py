@@ -58,30 +58,36 @@ def served(a: Any, b: Any, bias: Any, key: str, linear: bool) -> bool:
 def ever_served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, *, quiet: bool) -> bool:
     """Whether kernels are worth calling for this product in any eager code.
 
-    With all gradients, with none, in any dtype that autocast may cast to. ``quiet``: nobody is told who serves the
-    gradients.
+    With all gradients, with some, with none; in any dtype that autocast may cast to, in either precision of fp32.
+    ``quiet``: nobody is told who serves the gradients.
     """
+    wants = ((False, True), (True, False), (True, True))
     for dtype in sorted(plans.DTYPES, key=lambda dtype: dtype is a.dtype):  # its own last, which is to be told
-        like, other, added = _like(a, dtype), _like(b, dtype), None if bias is None else _like(bias, dtype)
-        if _kept(handle, like, other, added, linear, device, "eager", quiet=True):
-            return True
-        for tensor in (like, other):
-            tensor.requires_grad_()
-        if _served(handle, like, other, added, linear, device, "recorded", quiet=quiet or dtype is not a.dtype):
-            return True
+        for tf32 in (True, False) if dtype is torch.float32 else (False,):
+            like, other, added = _like(a, dtype), _like(b, dtype), None if bias is None else _like(bias, dtype)
+            if _kept(handle, like, other, added, linear, device, "eager", quiet=True, tf32=tf32):
+                return True
+            told = not quiet and dtype is a.dtype and tf32 is (dtype is torch.float32 and plans.tf32_allowed())
+            for want_a, want_b in wants:
+                like.requires_grad_(want_a)
+                other.requires_grad_(want_b)
+                alone = not (told and want_a and want_b)
+                if _served(handle, like, other, added, linear, device, "recorded", quiet=alone, tf32=tf32):
+                    return True
     return False
 
 
 def _served(
-    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool = False
-) -> bool:
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool = False,
+    tf32: bool | None = None,
+) -> bool:  # fmt: skip
     if plans.hindered(a, b, bias, device) is not None:
         return True
     losers: dict[str, str] = {}
     winners: dict[str, Point] = {}
     with torch.no_grad():
         for product in _products(a, b, bias, linear):
-            problem = _problem(*product, device)
+            problem = _problem(*product, device, tf32)
             if problem is None:
                 continue
             found = _choice(handle, problem, device)
@@ -123,14 +129,14 @@ def _like(tensor: Any, dtype: Any = None) -> Any:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
-def _problem(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Gemm | None:
+def _problem(a: Any, b: Any, bias: Any, linear: bool, device: int, tf32: bool | None) -> Gemm | None:
     """What is multiplied once operands that need it are copied; None where they do not fit, or nothing is."""
-    call = plans.call_of(a, b, bias, linear, device)
+    call = plans.call_of(a, b, bias, linear, device, tf32)
     if isinstance(call, str):
         return None
     if call.problem is None:
         a, b, bias = (t.contiguous() if n in call.copies else t for n, t in (("a", a), ("b", b), ("bias", bias)))
-        return _problem(a, b, bias, linear, device)
+        return _problem(a, b, bias, linear, device, tf32)
     return call.problem
 
 
@@ -158,10 +164,13 @@ def kept(a: Any, b: Any, bias: Any, key: str, linear: bool, way: Way) -> bool:
     return _kept(handle, a, b, bias, linear, device, way, quiet=False)
 
 
-def _kept(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool) -> bool:
+def _kept(
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool,
+    tf32: bool | None = None,
+) -> bool:  # fmt: skip
     if plans.hindered(a, b, bias, device) is not None:
         return True
-    call = plans.call_of(a, b, bias, linear, device)
+    call = plans.call_of(a, b, bias, linear, device, tf32)
     if isinstance(call, str) or call.problem is None:
         return True
     found = _choice(handle, call.problem, device)

@@ -22,18 +22,30 @@ from gemmtune.pack.schema import BASELINE, Row
 from gemmtune.space.errors import SettingError
 from gemmtune.torch import plans, registry
 from gemmtune.torch.functional import OURS, TORCHS, by_key, everywhere, whose
-from gemmtune.torch.operators import PLAIN, casts_to
+from gemmtune.torch.operators import PLAIN, casts_to, eager
 from gemmtune.torch.plans import DEFAULT_STREAM, DTYPES
 from gemmtune.torch.worth import Way, needed, worth
 
 MAX_SHAPES = 1024
-"""Shapes of inputs remembered a layer."""
+"""Shapes of inputs remembered a layer, and kinds of layers a pack."""
 _autocast = torch._C._is_any_autocast_enabled
 _dynamo = torch.compiler.is_dynamo_compiling
 _functional = torch.nn.functional
 _grad_enabled = torch.is_grad_enabled
 _stream = plans.current_stream
 _Tensor = torch.Tensor
+
+
+class _Compiler:
+    """Says what ``torch.compiler`` does in public, for a torch without the flag that it reads."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        return bool(torch.compiler.is_compiling())
+
+
+# ``is_compiling()`` calls two functions of Python's, which costs a model more than all that a layer asks for.
+_compiler: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else _Compiler()
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -59,7 +71,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         if not (
             self._backward_hooks or self._backward_pre_hooks or self._forward_hooks or self._forward_pre_hooks
             or _backward_hooks or _backward_pre_hooks or _forward_hooks or _forward_pre_hooks
-            or len(args) != 1 or kwargs or type(args[0]) is not _Tensor or _dynamo()
+            or len(args) != 1 or kwargs or type(args[0]) is not _Tensor or _dynamo() or _compiler._is_compiling_flag
         ):  # fmt: skip
             parameters = self._parameters
             try:
@@ -67,13 +79,27 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
                 weight, bias = parameters["weight"], parameters["bias"]
             except (TypeError, KeyError):  # sizes that a trace leaves open; pruned, sharded, replicated
                 found = weight = bias = None
-            if found is not None and (found == TORCHS or _stream(found) == DEFAULT_STREAM):
+            if found is not None and (
+                found == TORCHS or _stream(found) == DEFAULT_STREAM or not plans.machine.captured(args[0])
+            ):
                 return _functional.linear(args[0], weight, bias)
         return self._call_impl(*args, **kwargs)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """What a subclass does in its forward is done for every input."""
+        super().__init_subclass__(**kwargs)
+        if cls.forward is not Linear.forward:
+            cls._compiled_call_impl = None  # type: ignore[assignment, method-assign]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Other parameters have other kernels; a forward of the layer's own (of hooks that offload, say) is called."""
+        if name == "forward" or name in self.__dict__.get("_parameters", ()):
+            _forget(self)
+        super().__setattr__(name, value)
+
     def forward(self, input: Any) -> Any:  # noqa: A002 - the name that nn.Linear has
         """``input @ weight.T + bias``."""
-        if _dynamo():
+        if _dynamo() or _compiler._is_compiling_flag:
             return by_key(input, self.weight, self.bias, self.gemmtune_pack, True)
         parameters = self._parameters
         try:
@@ -83,7 +109,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         known = self.gemmtune_whose[_grad_enabled()]
         try:
             kind = (input.shape, casts_to(input)) if _autocast() else input.shape
-            # What exports makes fakes, and keeps ours.
+            if weight.dtype is torch.float32:
+                kind = kind, plans.tf32_allowed()
             found = known.get(kind) if type(input) is _Tensor or type(input) in PLAIN else None
         except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
             return by_key(input, weight, bias, self.gemmtune_pack, True)
@@ -97,19 +124,30 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         """Whose product this is, which is kept, for all layers of a kind where it holds in any eager code."""
         key = self.gemmtune_pack
         handle = registry.handle_of(key)
-        alike = tuple(weight.shape), weight.stride(), weight.dtype, weight.device, bias is None
-        left = {} if handle is None else handle.left.setdefault(alike, {})
-        plain = "weight" in self._parameters and type(tensor) in PLAIN and tensor.dtype is weight.dtype
-        found = left.get(tensor.numel()) if plain else None
+        if handle is None or not eager(tensor, weight, bias):
+            return whose(tensor, weight, bias, key, True)
+        others = [t for t in (tensor, bias) if t is not None]
+        here = all(t.device == weight.device for t in others)
+        alike = here and all(t.dtype is weight.dtype for t in others)
+        usual = (
+            alike and tensor.is_contiguous()
+            and type(self).forward is Linear.forward and not {"forward", "weight"} & set(vars(self))
+        )  # fmt: skip
+        layers = tuple(weight.shape), weight.stride(), weight.dtype, weight.device, bias is None
+        left = handle.left.get(layers) if usual else None
+        found = None if left is None else left.get(tensor.numel())
         if found is None:
             found = whose(tensor, weight, bias, key, True)
-            if found is None or not all(type(size) is int for size in tensor.shape):
-                return found
-            plain = plain and everywhere(tensor, weight, bias, key, found, quiet=not self.training)
-        if plain:
+            usual = (
+                usual and found is not None and everywhere(tensor, weight, bias, key, found, quiet=not self.training)
+            )
+        if usual:
+            if left is None:
+                left = _keep(handle.left, layers, {})
             self.gemmtune_left = left
             _keep(left, tensor.numel(), found)
-        _keep(known, kind, found)
+        if found is not None and here and (alike or found != TORCHS or _autocast()):  # else torch refuses it
+            _keep(known, kind, found)
         return found
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -247,10 +285,11 @@ def restore_(model: Any) -> int:
     return count
 
 
-def _keep(known: dict[Any, int], kind: Any, found: int) -> None:
+def _keep(known: dict[Any, Any], kind: Any, found: Any) -> Any:
     if len(known) >= MAX_SHAPES:
         known.clear()
     known[kind] = found
+    return found
 
 
 def _forget(layer: Any) -> None:

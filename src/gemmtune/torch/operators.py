@@ -31,6 +31,7 @@ MATMUL = torch.ops.gemmtune.matmul.default
 
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
+_modes_on = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 transforms = torch._C._functorch.peek_interpreter_stack
 jit_tracing = torch._C._get_tracing_state
 _STRIDED = torch.strided
@@ -39,11 +40,28 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 def plain(a: Any, b: Any, bias: Any) -> bool:
     """Whether these are ordinary tensors in ordinary eager code: nothing traces, transforms or records."""
+    return not _modes() and _ordinary(a, b, bias)
+
+
+def eager(a: Any, b: Any, bias: Any) -> bool:
+    """The same, be there modes that only watch: that count operations, say, or choose what a checkpoint saves.
+
+    Whose product something is must not depend on those: what a checkpoint computes again, without them, is to be the
+    same operators.
+    """
+    return (not _modes() or not any(_traces(mode) for mode in _modes_on())) and _ordinary(a, b, bias)
+
+
+def _traces(mode: Any) -> bool:
+    """Fakes, proxies and functional tensors are torch's own, which have a key."""
+    return getattr(mode, "_mode_key", None) is not None
+
+
+def _ordinary(a: Any, b: Any, bias: Any) -> bool:
     return (
         type(a) in PLAIN
         and type(b) in PLAIN
         and (bias is None or type(bias) in PLAIN)
-        and not _modes()
         and transforms() is None
         and jit_tracing() is None
         and not (a.is_neg() or b.is_neg() or a.is_nested)

@@ -260,8 +260,11 @@ def hindered(a: Any, b: Any, bias: Any, device: int) -> tuple[str, str] | None:
     return None
 
 
-def call_of(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Call | str:
-    """The call as a pack plans it; a reason where it is none: shapes that do not fit, an empty result, K = 0."""
+def call_of(a: Any, b: Any, bias: Any, linear: bool, device: int, tf32: bool | None = None) -> Call | str:
+    """The call as a pack plans it; a reason where it is none: shapes that do not fit, an empty result, K = 0.
+
+    ``tf32``: whether fp32 products may be computed in tf32; by default, whether they may now.
+    """
     if a.dim() < 1 or b.dim() != 2 or any(t is not None and t.device != a.device for t in (b, bias)):
         return "the operands are no [..., K] and [K, N] of one device"
     rows = fold(tuple(a.shape), tuple(a.stride()))
@@ -271,7 +274,7 @@ def call_of(a: Any, b: Any, bias: Any, linear: bool, device: int) -> Call | str:
         return Call("copy", DTYPES[a.dtype], (0, 0), "", copies=frozenset({"a"}))
     left = View(*rows, DTYPES[a.dtype], device)
     added = None if bias is None else View(tuple(bias.shape), tuple(bias.stride()), DTYPES[bias.dtype], device)
-    precision = "tf32" if a.dtype is torch.float32 and tf32_allowed() else "fp32"
+    precision = "tf32" if a.dtype is torch.float32 and (tf32_allowed() if tf32 is None else tf32) else "fp32"
     try:
         call = plan_call(Operands(left, right, bias=added), None, precision)
     except (ArrayError, ProblemError) as error:

@@ -1,4 +1,4 @@
-"""Layers that are left to torch cost less than nn.Linear, and are nn.Linear in all else."""
+"""What layers remember of what they leave to torch, and when that must not count."""
 
 from __future__ import annotations
 
@@ -11,34 +11,8 @@ torch = pytest.importorskip("torch")
 
 import gemmtune.torch as gt  # noqa: E402
 from gemmtune.pack.runtime import Pack  # noqa: E402
-from gemmtune.space.errors import UnsupportedError  # noqa: E402
 from gemmtune.space.gemm import Gemm  # noqa: E402
 from gemmtune.torch import layers  # noqa: E402
-
-Hooks = torch.nn.modules.module
-
-
-@pytest.fixture
-def pack(maker: Any) -> Pack:
-    """Kernels of 10 us that save 2 for an fp32 layer of 8 rows, forward and backward; of 200 us in fp16."""
-    maker.add(Gemm(8, 32, 16, "fp32"), 1.2, us=10.0)
-    maker.add(Gemm(8, 16, 32, "fp32", layout="nn"), 1.2, us=10.0, tag="dgrad")
-    maker.add(Gemm(8, 16, 32, "fp16"), 1.2, us=200.0, tag="other layers")
-    return Pack(maker.data(), "left")
-
-
-@pytest.fixture
-def made(host: Any, pack: Pack, numbers: Any) -> Callable[..., Any]:
-    """Makes layers on the default stream, whose products are exact."""
-    host.stream_now = 0
-
-    def make(**terms: Any) -> Any:
-        layer = torch.nn.Linear(16, 32, bias=False)
-        layer.weight.data = numbers(32, 16)
-        gt.optimize_(layer, pack, **terms)
-        return layer
-
-    return make
 
 
 def refuses(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -72,7 +46,7 @@ def test_what_one_layer_learned_those_of_its_kind_know(
 
 @pytest.mark.parametrize("first", ["plain", "graph", "gradients", "autocast"])
 def test_what_serves_anywhere_is_left_nowhere(
-    first: str, host: Any, launches: Any, numbers: Any, maker: Any, pack: Pack
+    first: str, host: Any, launches: Any, numbers: Any, maker: Any, left_pack: Pack
 ) -> None:
     """A size that eager code leaves to torch in one way only is asked for in each."""
     maker.add(Gemm(8, 32, 16, "fp16"), 1.2, us=200.0, tag="autocast")
@@ -121,77 +95,102 @@ def test_a_side_stream_may_be_captured(made: Callable[..., Any], host: Any, laun
     assert len(launches.calls) == 1
 
 
-@pytest.mark.parametrize(
-    "register",
-    [
-        lambda layer, told: layer.register_forward_pre_hook(lambda *_: told.append(1)),
-        lambda layer, told: layer.register_forward_hook(lambda *_: told.append(1)),
-        lambda layer, told: layer.register_full_backward_pre_hook(lambda *_: told.append(1)),
-        lambda layer, told: layer.register_full_backward_hook(lambda *_: told.append(1)),
-        lambda layer, told: Hooks.register_module_forward_pre_hook(lambda *_: told.append(1)),
-        lambda layer, told: Hooks.register_module_forward_hook(lambda *_: told.append(1)),
-        lambda layer, told: Hooks.register_module_full_backward_pre_hook(lambda *_: told.append(1)),
-        lambda layer, told: Hooks.register_module_full_backward_hook(lambda *_: told.append(1)),
-    ],
-)
-def test_hooks_are_called(register: Any, made: Callable[..., Any], numbers: Any) -> None:
-    layer, told = made(), []
-    a = numbers(8, 16, grad=True)
-    layer(a).sum().backward()
-    handle = register(layer, told)
-    try:
-        layer(a).sum().backward()
-    finally:
-        handle.remove()
-    assert told == [1]
-    layer(a).sum().backward()
-    assert told == [1]
+def test_what_may_be_computed_in_tf32_is_asked_anew(host: Any, launches: Any, numbers: Any, maker: Any) -> None:
+    maker.add(Gemm(8, 32, 16, "tf32"), 1.2, us=1000.0)
+    host.stream_now = 0
+    layer, a = torch.nn.Linear(16, 32, bias=False), numbers(8, 16)
+    gt.optimize_(layer, Pack(maker.data(), "tf32"))
+    with torch.no_grad():
+        for allowed in (False, True, False, True):
+            before = len(launches.calls)
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            try:
+                layer(a)
+            finally:
+                torch.backends.cuda.matmul.allow_tf32 = False
+            assert len(launches.calls) - before == allowed
 
 
-def test_pruned_and_parametrized_layers_multiply_what_their_weight_is(made: Callable[..., Any], numbers: Any) -> None:
-    from torch.nn.utils import parametrize, prune
-
-    a = numbers(8, 16)
-
-    class Half(torch.nn.Module):
-        def forward(self, weight: Any) -> Any:
-            return weight / 2
-
-    for change in (
-        lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5),
-        lambda layer: parametrize.register_parametrization(layer, "weight", Half()),
-    ):
-        layer = made()
+def test_strided_inputs_do_not_speak_for_others(host: Any, launches: Any, numbers: Any, maker: Any) -> None:
+    maker.add(Gemm(8, 32, 16, "fp32", layout="tt"), 1.2, us=1000.0)
+    host.stream_now, strided = 0, Pack(maker.data(), "strides")
+    for a in (numbers(8, 16), numbers(16, 8).t(), numbers(8, 16)):
+        layer = torch.nn.Linear(16, 32, bias=False)
+        gt.optimize_(layer, strided)
+        before = len(launches.calls)
         with torch.no_grad():
             layer(a)
-            change(layer)
-            assert torch.equal(layer(a), a @ layer.weight.T)
+        assert (len(launches.calls) > before) is not a.is_contiguous()
 
 
-def test_what_compile_made_of_a_layer_goes_before(made: Callable[..., Any], numbers: Any) -> None:
-    layer, a, graphs = made(), numbers(8, 16), []
+def test_another_weight_is_another_kind(host: Any, launches: Any, numbers: Any, maker: Any) -> None:
+    """As many elements of an input are other rows."""
+    maker.add(Gemm(4, 32, 32, "fp32"), 1.2, us=1000.0)
+    host.stream_now = 0
+    layer = torch.nn.Linear(16, 32, bias=False)
+    gt.optimize_(layer, Pack(maker.data(), "weights"))
     with torch.no_grad():
-        layer(a)
-        torch._dynamo.reset()
-        layer.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
-        assert torch.equal(layer(a), a @ layer.weight.T)
-        assert torch.equal(layer(input=a), a @ layer.weight.T)
-    assert graphs
+        layer(numbers(8, 16))
+        layer.weight = torch.nn.Parameter(numbers(32, 32))
+        layer(numbers(4, 32))
+    assert len(launches.calls) == 1
 
 
-def test_a_moved_or_copied_layer_begins_anew(made: Callable[..., Any], host: Any, numbers: Any) -> None:
-    layer, a = made(), numbers(8, 16)
+@pytest.mark.filterwarnings("ignore::gemmtune.torch.PackWarning")
+@pytest.mark.parametrize("wrong", ["bias", "input"])
+def test_a_call_that_torch_refuses_teaches_nothing(
+    wrong: str, host: Any, launches: Any, numbers: Any, tuned: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.stream_now = 0
+    monkeypatch.setattr(host, "index", lambda tensor: -1 if tensor.device.type == "meta" else 0)
+    layer, alike = (torch.nn.Linear(16, 32) for _ in range(2))
+    for one in (layer, alike):
+        gt.optimize_(one, tuned)
+    a = numbers(8, 16)
     with torch.no_grad():
-        layer(a)
-        assert layer.gemmtune_left
-        layer.double().float()
-    assert layer.gemmtune_left == {}
-    assert gt.restore_(layer) == 1
-    assert not {"gemmtune_left", "gemmtune_whose", "gemmtune_pack"} & set(vars(layer))
+        if wrong == "bias":
+            layer.bias = torch.nn.Parameter(layer.bias.double())
+        with pytest.raises(RuntimeError):
+            layer(a if wrong == "bias" else a.to("meta"))
+        layer.bias = torch.nn.Parameter(alike.bias.float())
+        for one in (alike, layer):
+            before = len(launches.calls)
+            one(a)
+            assert len(launches.calls) > before
+
+
+def test_some_gradients_may_be_worth_what_all_are_not(host: Any, launches: Any, numbers: Any, maker: Any) -> None:
+    maker.add(Gemm(8, 32, 16, "fp32"), 1.2, us=10.0)
+    maker.add(Gemm(8, 16, 32, "fp32", layout="nn"), 1.2, us=10.0, tag="dgrad")
+    maker.add(Gemm(32, 16, 8, "fp32", layout="tn"), 0.8, us=10.0, tag="wgrad")
+    host.stream_now = 0
+    layer = torch.nn.Linear(16, 32, bias=False)
+    gt.optimize_(layer, Pack(maker.data(), "some"), least_ratio=0.5, host_us=3.5)
+    layer.weight.requires_grad_(False)
+    with torch.no_grad():
+        layer(numbers(8, 16))
+    assert launches.calls == []
+    layer(numbers(8, 16, grad=True)).sum().backward()
+    assert len(launches.calls) == 2
+
+
+def test_what_is_remembered_is_bounded(made: Callable[..., Any], numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gemmtune.torch import registry
+
+    monkeypatch.setattr(layers, "MAX_SHAPES", 4)
+    layer = made()
+    left = registry._HANDLES[layer.gemmtune_pack].left
+    with torch.no_grad():
+        for n in range(2, 12):
+            layer.weight = torch.nn.Parameter(numbers(n, 16))
+            for m in range(1, 10):
+                layer(numbers(m, 16))
+    assert 1 <= len(left) <= 4
+    assert all(1 <= len(known) <= 4 for known in (*left.values(), layer.gemmtune_whose[0]))
 
 
 def test_gradients_that_torch_makes_are_told_of_while_a_model_trains(
-    made: Callable[..., Any], pack: Pack, numbers: Any
+    made: Callable[..., Any], left_pack: Pack, numbers: Any
 ) -> None:
     a = numbers(8, 16)
     with torch.no_grad():
@@ -203,31 +202,3 @@ def test_gradients_that_torch_makes_are_told_of_while_a_model_trains(
         other(a)
     assert len(gt.served(other.gemmtune_pack)) == 3
     assert all(who.startswith("torch: ") for who in gt.served(other.gemmtune_pack).values())
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_compiled_layer_on_the_cpu_is_torchs_own(strict: bool, pack: Pack, numbers: Any) -> None:
-    """Without a GPU to hand: a call of ours would cost what it cannot save; one that is to raise does."""
-    torch._dynamo.reset()
-    layer, a, nodes = torch.nn.Linear(16, 32, bias=False), numbers(8, 16), []
-
-    def backend(graph: Any, examples: Any) -> Any:
-        from torch._functorch.aot_autograd import aot_module_simplified
-
-        def compiler(inner: Any, _: Any) -> Any:
-            nodes.extend(str(node.target) for node in inner.graph.nodes if node.op == "call_function")
-            return inner
-
-        return aot_module_simplified(graph, examples, fw_compiler=compiler)
-
-    gt.optimize_(layer, pack, strict=strict)
-    with torch.no_grad():
-        compiled = torch.compile(layer, backend=backend, fullgraph=True)
-        if strict:
-            with pytest.raises(UnsupportedError, match="is on cpu"):
-                compiled(a)
-        else:
-            with pytest.warns(gt.PackWarning, match="is on cpu"):
-                compiled(a)
-            torch.testing.assert_close(compiled(a), a @ layer.weight.T)
-            assert "gemmtune.linear.default" not in nodes
