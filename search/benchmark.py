@@ -84,11 +84,14 @@ def benchmark(
     check_regime(regime)
     check_cache(cache)
     check_seed(seed)
-    check_peers(peers, (NAIVE,))
+    check_bench_peers(peers)
     rows = []
     with ExitStack() as stack:
         where = opened(device, stack, running=True)
-        kept = history if isinstance(history, History) else stack.enter_context(History(history))
+        if isinstance(history, History):
+            kept = history
+        else:  # of a pack's kernels it only tells the trials
+            kept = stack.enter_context(History(history, create=pack is not None))
         known = KnownKernels(where, kept, pack, regime, cache, candidate=candidate, programmatic=programmatic)
         run = _Run(where, regime, cache, seed, tuple(dict.fromkeys(peers)), noted or (lambda sentence: None))
         for problem in wanted:
@@ -103,6 +106,11 @@ def benchmark(
             if finished is not None:
                 finished(row)
     return rows
+
+
+def check_bench_peers(peers: Sequence[str]) -> None:
+    """Raise UnknownNameError where a peer does not exist."""
+    check_peers(peers, (NAIVE,))
 
 
 class _Run:

@@ -346,6 +346,14 @@ def test_bench_goes_on_after_a_problem_it_knows_nothing_of(cli: Cli, tuned: tupl
     assert done.err.count("\n") == 1
 
 
+def test_bench_begins_no_history(cli: Cli, tmp_path: Path) -> None:
+    absent = tmp_path / "misspelt.db"
+    done = cli("bench", "64x64x64", "--device", "emulator:h200", "--db", str(absent))
+    assert done.code == 1
+    assert done.err.startswith(f"error: There is no history at {absent}: 'gemmtune tune' starts one")
+    assert not absent.exists()
+
+
 @pytest.mark.parametrize("cut", [0, 1, 200, -1], ids=["empty", "a byte", "half", "all but one byte"])
 def test_a_merge_that_fails_begins_no_history(cli: Cli, tuned: tuple[Path, str], tmp_path: Path, cut: int) -> None:
     exported, fresh = tmp_path / "h.gz", tmp_path / "there" / "new.db"

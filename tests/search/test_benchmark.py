@@ -15,7 +15,14 @@ from gemmtune.search.results import BenchRow, read_result_file, result_from_json
 from gemmtune.search.study import tune
 from gemmtune.search.why import why
 from gemmtune.space import families
-from gemmtune.space.errors import ConfigurationError, LaunchError, ProblemError, SettingError, UnknownNameError
+from gemmtune.space.errors import (
+    ConfigurationError,
+    DatabaseError,
+    LaunchError,
+    ProblemError,
+    SettingError,
+    UnknownNameError,
+)
 from gemmtune.space.families.naive import Naive
 from gemmtune.space.gemm import Gemm
 from gemmtune.space.gpu import gpu
@@ -135,6 +142,12 @@ def test_a_problem_without_a_kernel_says_what_to_do_and_may_be_passed_over(probl
     missed = []
     rows = benchmark([other, problem], bench(), history, failed=lambda p, e: missed.append(p))
     assert (missed, [r.problem for r in rows]) == ([other], [problem])
+
+
+def test_a_benchmark_begins_no_history(problem, bench, tmp_path):
+    with pytest.raises(DatabaseError, match="There is no history at"):
+        benchmark(problem, bench(), tmp_path / "misspelt.db")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kernel_that_is_wrong_now_makes_no_row(problem, bench, history):

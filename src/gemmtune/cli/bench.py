@@ -117,9 +117,11 @@ def bench(
 
     from gemmtune.db import History
     from gemmtune.device import open_device
-    from gemmtune.search.benchmark import benchmark
+    from gemmtune.search.benchmark import benchmark, check_bench_peers
     from gemmtune.search.result_file import completed, earlier_file, joined, lacking, write_result_file
 
+    beside = _peers(peers, "naive" if listed is None else _SUITE_PEERS)
+    check_bench_peers(beside)
     failures: list[str] = []
     notes: list[str] = []
     rows: list[BenchRow] = []
@@ -132,7 +134,8 @@ def bench(
             return f"nothing was written to {result_file}."
         return f"what was timed is in {result_file}, and the same command with --missing times the rest."
 
-    with output.interruptible(kept), closing(open_device(device, running=True)) as where, History(db) as history:
+    known = History(db, create=pack is not None)  # of a pack's kernels it only tells the trials
+    with output.interruptible(kept), closing(open_device(device, running=True)) as where, known as history:
         found = earlier_file(result_file, where) if result_file is not None else None
         joins = missing or listed is not None
         asked = wanted
@@ -167,7 +170,7 @@ def bench(
                 pack,
                 regime=cast("Regime", regime),  # checked there, with a message that lists the choices
                 cache=cast("Cache", cache),
-                peers=_peers(peers, "naive" if listed is None else _SUITE_PEERS),
+                peers=beside,
                 candidate=candidate,
                 programmatic=_LAUNCHES[launch],
                 finished=finished,
