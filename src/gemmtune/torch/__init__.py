@@ -22,7 +22,6 @@ from gemmtune.torch.functional import explain as explain
 from gemmtune.torch.functional import linear as linear
 from gemmtune.torch.functional import matmul as matmul
 from gemmtune.torch.layers import LayerReport as LayerReport
-from gemmtune.torch.layers import Linear as Linear
 from gemmtune.torch.layers import Report as Report
 from gemmtune.torch.layers import optimize_ as optimize_
 from gemmtune.torch.layers import restore_ as restore_
@@ -31,6 +30,7 @@ from gemmtune.torch.registry import PackWarning as PackWarning
 from gemmtune.torch.registry import served as served
 from gemmtune.torch.registry import use as use
 from gemmtune.torch.routing import route as route
+from gemmtune.torch.swapped import Linear as Linear
 
 __all__ = [
     "use", "linear", "matmul", "optimize_", "restore_", "route", "record", "explain", "served",

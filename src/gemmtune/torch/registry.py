@@ -48,7 +48,7 @@ class Handle:
     served: dict[str, str] = field(default_factory=dict)
     """Who serves each problem met so far, in words."""
     left: dict[Any, dict[int, int]] = field(default_factory=dict)
-    """By kind of layer, which inputs it leaves to torch (:class:`gemmtune.torch.layers.Linear`)."""
+    """By kind of layer, which inputs it leaves to torch (:class:`gemmtune.torch.swapped.Linear`)."""
     _causes: set[str] = field(default_factory=set)
     _local: threading.local = field(default_factory=threading.local)
 

@@ -33,11 +33,11 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch, launches: Any) -> Any:
     """CPU tensors reach the fake launcher, whatever their low address bits."""
-    from gemmtune.torch import layers, plans
+    from gemmtune.torch import plans, swapped
 
     machine = host_machine()
     monkeypatch.setattr(plans, "machine", machine)
-    monkeypatch.setattr(layers, "_stream", lambda device: machine.stream(device))
+    monkeypatch.setattr(swapped, "_stream", lambda device: machine.stream(device))
     monkeypatch.setattr(plans, "POINTER_BITS", 0)
     launches.low_bits = 0
     return machine

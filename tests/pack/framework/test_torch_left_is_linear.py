@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import gemmtune.torch as gt  # noqa: E402
 from gemmtune.pack.runtime import Pack  # noqa: E402
 from gemmtune.space.errors import UnsupportedError  # noqa: E402
-from gemmtune.torch import layers  # noqa: E402
+from gemmtune.torch import swapped  # noqa: E402
 
 Hooks = torch.nn.modules.module
 
@@ -77,7 +77,7 @@ def test_a_forward_of_the_layers_own_is_called(made: Callable[..., Any], numbers
             assert torch.equal(layer(a), a @ layer.weight.T)
             assert len(called) == count
 
-        class Twice(layers.Linear):
+        class Twice(swapped.Linear):
             def forward(self, input: Any) -> Any:  # noqa: A002
                 return super().forward(input) * 2
 

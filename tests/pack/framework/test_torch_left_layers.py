@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import gemmtune.torch as gt  # noqa: E402
 from gemmtune.pack.runtime import Pack  # noqa: E402
 from gemmtune.space.gemm import Gemm  # noqa: E402
-from gemmtune.torch import layers  # noqa: E402
+from gemmtune.torch import swapped  # noqa: E402
 
 
 def refuses(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -22,7 +22,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         raise AssertionError("was asked")
 
     for name in names:
-        monkeypatch.setattr(layers, name, refused)
+        monkeypatch.setattr(swapped, name, refused)
 
 
 def test_what_one_layer_learned_those_of_its_kind_know(
@@ -35,7 +35,7 @@ def test_what_one_layer_learned_those_of_its_kind_know(
         refuses(monkeypatch, "whose", "by_key")
         assert torch.equal(alike(a), a @ alike.weight.T)
         assert torch.equal(one(a.view(2, 4, 16)), (a @ one.weight.T).view(2, 4, 32))  # as many rows
-    monkeypatch.setattr(layers.Linear, "forward", None)  # nor is anything else
+    monkeypatch.setattr(swapped.Linear, "forward", None)  # nor is anything else
     for grad, autocast in ((False, False), (True, False), (False, True), (True, True)):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
             out = alike(a)
@@ -177,7 +177,7 @@ def test_some_gradients_may_be_worth_what_all_are_not(host: Any, launches: Any, 
 def test_what_is_remembered_is_bounded(made: Callable[..., Any], numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from gemmtune.torch import registry
 
-    monkeypatch.setattr(layers, "MAX_SHAPES", 4)
+    monkeypatch.setattr(swapped, "MAX_SHAPES", 4)
     layer = made()
     left = registry._HANDLES[layer.gemmtune_pack].left
     with torch.no_grad():

@@ -193,7 +193,7 @@ def test_a_layer_remembers_what_it_leaves_and_forgets_it_where_it_is_moved(
     with torch.no_grad():
         layer(a)
         with monkeypatch.context() as patched:
-            patched.setattr("gemmtune.torch.layers.by_key", None)  # is not asked again
+            patched.setattr("gemmtune.torch.swapped.by_key", None)  # is not asked again
             assert torch.equal(layer(a), a @ layer.weight.T)
             assert torch.equal(copy.deepcopy(layer)(a), a @ layer.weight.T)
             assert torch.equal(pickle.loads(pickle.dumps(layer))(a), a @ layer.weight.T)
@@ -225,7 +225,7 @@ def test_a_layer_under_autocast_asks_once_for_the_dtype_it_casts_to(
         with torch.autocast("cpu", dtype=torch.float16):
             assert layer(a).dtype is torch.float16  # no row
             with monkeypatch.context() as patched:
-                patched.setattr("gemmtune.torch.layers.by_key", None)  # is not asked again
+                patched.setattr("gemmtune.torch.swapped.by_key", None)  # is not asked again
                 assert layer(a).dtype is torch.float16
         layer(a)  # 2 us are not worth it
         assert len(launches.calls) == 2
@@ -285,7 +285,7 @@ def test_a_layer_on_the_cpu_is_left_to_torch_after_one_warning(
     gt.optimize_(layer, short)
     with pytest.warns(gt.PackWarning, match="kernels run on GPUs"):
         assert torch.equal(layer(a), wanted)
-    monkeypatch.setattr("gemmtune.torch.layers.by_key", None)  # is not asked again
+    monkeypatch.setattr("gemmtune.torch.swapped.by_key", None)  # is not asked again
     assert torch.equal(layer(a), wanted)
     gt.restore_(layer)
     gt.optimize_(layer, short, strict=True)
