@@ -47,8 +47,9 @@ BAR = 0.02
 PROTOCOL = (
     "Every M tuned (bf16, nt, sustained, cold cache; trials says how often), then each left out in turn: the ranges of "
     "the others are measured as an export measures them (both ends and the middle, proved and timed beside cuBLAS), "
-    "and what the look-up answers at the M left out is timed anew on other inputs. Ratios are cuBLAS time / answer's "
-    "time; regret is the answer's time over that of the best kernel tuned for the M, less 1."
+    "and what the look-up answers at the M left out is timed anew on other inputs (a run that takes up an interrupted "
+    "one keeps its points). Ratios are cuBLAS time / answer's time; regret is the answer's time over that of the best "
+    "kernel tuned for the M, less 1."
 )
 
 
@@ -101,14 +102,15 @@ def join(output: Path, others: Sequence[Path]) -> dict[str, Any]:
 
 
 class KeptMeter(RangeMeter):
-    """A meter whose points outlast it: a product has hundreds, seconds each, and a run may be interrupted.
+    """A meter whose points outlast it: a product has many, seconds each, and a run may be interrupted.
 
-    ``path`` gets a line of JSON for each; a line cut short is measured again.
+    ``path`` gets a line of JSON for each; a line cut short is measured again. So is what another GPU or driver gave:
+    ``origin`` says which this is.
     """
 
-    def __init__(self, device: Device, path: Path) -> None:
+    def __init__(self, device: Device, path: Path, origin: str) -> None:
         super().__init__(device)
-        self._path = path
+        self._path, self._origin = path, origin
         self._kept: dict[str, dict[str, Any]] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
             with contextlib.suppress(ValueError):
@@ -117,7 +119,7 @@ class KeptMeter(RangeMeter):
 
     def point(self, kernel: CompiledKernel, there: Problem, regime: Regime, cache: Cache, anew: bool) -> Point | None:
         """As it was measured, now or by a run before."""
-        key = f"{kernel.cubin_sha256} {there.key} {regime} {cache}{' anew' if anew else ''}"
+        key = f"{self._origin} {kernel.cubin_sha256} {there.key} {regime} {cache}{' anew' if anew else ''}"
         if key not in self._kept:
             point = super().point(kernel, there, regime, cache, anew)
             self._kept[key] = {
@@ -144,7 +146,8 @@ def hold_out(device: Device, history: History, kept: Path) -> list[HeldOut]:
         kernel = rebuild(record, kernels, history.cubin(record.cubin_sha256)) if won else None
         ratio = timing.ratio if won and timing is not None and timing.ratio is not None else 1.0
         group.append(Tuned(problem_from_json(record.problem_json), kernel, ratio))
-    return leave_one_out(KeptMeter(device, kept), group, "sustained", "cold", lambda p: print(f"{p.key}", flush=True))  # noqa: T201
+    meter = KeptMeter(device, kept, f"{device.gpu.key} {json.dumps(device.environment(), sort_keys=True)}")
+    return leave_one_out(meter, group, "sustained", "cold", lambda p: print(f"{p.key}", flush=True))  # noqa: T201
 
 
 def measure(

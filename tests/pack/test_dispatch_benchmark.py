@@ -95,12 +95,15 @@ def test_points_outlast_an_interrupted_run(script: ModuleType, sizes: list[int],
     with tempfile.TemporaryDirectory() as folder:
         file, first = Path(folder) / "a.points", Interrupted(losing, wrong, after)
         with contextlib.suppress(KeyboardInterrupt):
-            leave_one_out(script.KeptMeter(first, file), group, "sustained", "cold")
+            leave_one_out(script.KeptMeter(first, file, "580"), group, "sustained", "cold")
         with file.open("a") as torn:
             torn.write('\n{"key": "to')
         second = Gpu(losing, wrong)
-        assert leave_one_out(script.KeptMeter(second, file), group, "sustained", "cold") == whole
+        assert leave_one_out(script.KeptMeter(second, file, "580"), group, "sustained", "cold") == whole
         assert not set(first.done) & set(zip(second.runs, second.measured, strict=True))
+        other = Gpu(losing, wrong)
+        leave_one_out(script.KeptMeter(other, file, "999"), group, "sustained", "cold")
+        assert set(first.done) <= set(zip(other.runs, other.measured, strict=True))  # of another driver, all anew
 
 
 @pytest.mark.parametrize("trials", [0, 12])

@@ -134,8 +134,11 @@ def bench(
             return f"nothing was written to {result_file}."
         return f"what was timed is in {result_file}, and the same command with --missing times the rest."
 
-    known = History(db, create=pack is not None)  # of a pack's kernels it only tells the trials
-    with output.interruptible(kept), closing(open_device(device, running=True)) as where, known as history:
+    with (
+        output.interruptible(kept),
+        closing(open_device(device, running=True)) as where,
+        History(db, create=pack is not None) as history,  # of a pack's kernels it only tells the trials
+    ):
         found = earlier_file(result_file, where) if result_file is not None else None
         joins = missing or listed is not None
         asked = wanted

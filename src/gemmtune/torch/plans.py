@@ -57,8 +57,8 @@ class Machine:
     def captured(self, tensor: Any) -> bool:
         """Whether what is called now on a tensor goes into a CUDA graph, which replays without the host.
 
-        Only a stream can say so but the default one, which is never captured (CUDA runtime API, stream capture): most
-        calls need not ask the driver, which takes microseconds where it is busy.
+        The default stream is never captured (CUDA runtime API, ``cudaStreamBeginCapture``), so that most calls need not
+        ask the driver.
         """
         if not tensor.is_cuda:  # where there is no GPU, torch may raise
             return False

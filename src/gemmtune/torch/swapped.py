@@ -33,7 +33,7 @@ class _Compiler:
         return bool(torch.compiler.is_compiling())
 
 
-# ``is_compiling()`` calls two functions of Python's, which costs a model more than all that a layer asks for.
+# ``is_compiling()`` is two calls of Python's, in code that is to make none.
 _compiler: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else _Compiler()
 
 
@@ -52,10 +52,11 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
     far as they have come by."""
 
     def _compiled_call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        """A call, as torch makes it; that of a layer which is left to torch costs the host less than nn.Linear's.
+        """A call, as torch makes it; a layer that is left to torch is to cost the host no more than nn.Linear.
 
         In a model every object that a call looks at is a miss of the caches, and a call of ours costs what it looks at
-        (``benchmarks/layer_host.py``). So this looks for no more than nn.Module must: hooks, and the parameters.
+        (``benchmarks/layer_host.py`` times both). So this looks for little more than nn.Module must: hooks, and the
+        parameters.
 
         The name is the one under which nn.Module keeps what ``compile()`` made of a layer, which is called before all
         else, and goes before this where there is any.
@@ -103,7 +104,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
             kind = (input.shape, casts_to(input)) if _autocast() else input.shape
             if weight.dtype is torch.float32:
                 kind = kind, plans.tf32_allowed()
-            found = known.get(kind) if type(input) is _Tensor or type(input) in PLAIN else None
+            found = known.get(kind) if type(input) in PLAIN else None
         except (TypeError, RuntimeError):  # sizes that a trace leaves open; none at all, of a nested tensor
             return by_key(input, weight, bias, self.gemmtune_pack, True)
         if found is None:
@@ -117,7 +118,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         key = self.gemmtune_pack
         handle = registry.handle_of(key)
         if handle is None or not eager(tensor, weight, bias):
-            return whose(tensor, weight, bias, key, True)
+            return None
         others = [t for t in (tensor, bias) if t is not None]
         here = all(t.device == weight.device for t in others)
         alike = here and all(t.dtype is weight.dtype for t in others)

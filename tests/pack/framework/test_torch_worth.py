@@ -345,7 +345,7 @@ def test_tracers_proxies_and_nested_tensors_get_torchs_own(layer: Any, numbers: 
 
 @pytest.mark.parametrize(("stream", "asked"), [(0, 0), (7, 1)])
 def test_the_default_stream_is_never_captured(stream: int, asked: int) -> None:
-    """So the driver is not asked, which costs a layer more than all else that it does."""
+    """So the driver is not asked."""
     machine, questions = plans.Machine(), []
     machine.stream = lambda device: stream
     machine._captures = lambda: not questions.append(1)  # type: ignore[func-returns-value]
