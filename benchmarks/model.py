@@ -10,7 +10,7 @@ kernels that are worth the call, the others every one that wins):
   over 0.5: key biases, whose true gradient is zero) is listed and not judged.
 * ``speed``: tokens/s of prefill (one sequence) and decoding (batch 1, 16, 64; one CUDA graph a token), and the time of
   a training step; plain, on the pack, and both compiled (block by block, as models of equal blocks are). The variants
-  take turns, more of them while the pack's ratio is not known (``turns.py``); medians over the turns.
+  take turns, more of them while the pack's ratios are not known (``turns.py``); medians over the turns.
 * ``training``: 300 steps on the bytes of Python's standard library, three seeds, plain and on the pack.
 
 A run joins what it measures to what OUT has. Several GPUs share the work, each with a file of its own:
@@ -47,7 +47,7 @@ from gemmtune.space.gpu import gpu
 
 PROTOCOL = (
     "bf16 models with random weights. Speed: variants in turn, {least} turns of at least {span:g} s each or as many up "
-    "to {most} in {seconds:g} s as bring the 95 % interval of the pack's ratio to {known:.0%}, medians; a ratio is "
+    "to {most} in {seconds:g} s as bring the 95 % intervals of the pack's ratios to {known:.0%}, medians; a ratio is "
     "the median over turns of plain time / time (above 1 is faster), with that interval; Python's collector rests; "
     "prefill {prefill} tokens, decoding one token a sequence after {cached} cached ones, replayed as a CUDA graph; a "
     "training step is forward, backward and AdamW on {batch} x {length} bytes. Training: steps of that size, AdamW's "

@@ -1,8 +1,9 @@
-"""Variants of a program timed in turns, as many as their ratio needs to be known."""
+"""Variants of a program timed in turns, as many as their ratios need to be known."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +24,11 @@ class Turns:
 
     Attributes:
         wait: returns when the device has done all it was given.
-        least, most: turns; more than the least only while the ratio of the first two variants is not known.
+        least, most: turns; more than the least only while a ratio is not known: that of the first two variants, of the
+            next two, and so on (a last one without a partner has none).
         span: seconds of a variant's turn, a quarter of which goes before, untimed. Short, so that what slows the host
             for a while falls on all variants.
-        known: how wide the ratio's 95 % interval may be, as a fraction of the ratio.
+        known: how wide a ratio's 95 % interval may be, as a fraction of the ratio.
         seconds: after which nothing but the least turns begins.
         clock: seconds; for tests.
     """
@@ -49,7 +51,8 @@ class Turns:
                 call()
         self.wait()
         samples: dict[str, list[float]] = {variant: [] for variant in calls}
-        first, second, *_ = samples.values()
+        lists = list(samples.values())
+        first, pairs = lists[0], list(zip(lists[::2], lists[1::2], strict=False))
         end = self.clock() + self.seconds
         collects = gc.isenabled()
         gc.disable()
@@ -57,7 +60,7 @@ class Turns:
         gc.freeze()
         try:
             while len(first) < self.least or (
-                len(first) < self.most and self.clock() < end and not self._is_known(first, second)
+                len(first) < self.most and self.clock() < end and not all(itertools.starmap(self._is_known, pairs))
             ):
                 order = list(calls.items())
                 for variant, call in order if len(first) % 2 == 0 else reversed(order):

@@ -45,6 +45,15 @@ def test_an_unsteady_ratio_is_given_more_turns_up_to_the_most(load_benchmark: Ca
     assert max(taken["plain"]) > 2 * min(taken["plain"])
 
 
+def test_a_second_pair_is_given_more_turns_as_the_first_is(load_benchmark: Callable[[str], Any]) -> None:
+    machine = Machine(load_benchmark, span=0.0, least=11, most=31)
+    unsteady = machine.call(*[0.01] * 3, *([0.01] * 4 + [0.03] * 4) * 16)
+    steady = [machine.call(0.01) for _ in range(3)]
+    names = ["plain", "pack", "plain compiled", "pack compiled"]
+    taken = machine.turns.times(dict(zip(names, [*steady, unsteady], strict=True)))
+    assert {len(us) for us in taken.values()} == {31}
+
+
 def test_turns_end_as_soon_as_the_ratio_is_known(load_benchmark: Callable[[str], Any]) -> None:
     machine = Machine(load_benchmark, span=0.0, least=2, most=31)
     calls = {"plain": machine.call(*[0.01] * 7, *[0.05] * 4, *[0.01] * 1000), "pack": machine.call(0.01)}
