@@ -7,7 +7,7 @@ step nor a compiled graph waits for ours.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,6 +19,8 @@ from gemmtune.torch import plans
 from gemmtune.torch.registry import Handle, handle_of
 from gemmtune.torch.worth import Way, expected, reason, replays, worth
 
+Tell = Literal["all", "new", "nothing"]
+"""What a look-up tells the handle: who serves every product, or each that nothing is known of yet, or nothing."""
 _ALIGNED = {f"ptr_{name}": 256 for name in ("a", "b", "bias", "d")}
 
 
@@ -59,7 +61,7 @@ def ever_served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device:
     """Whether kernels are worth calling for this product in any eager code.
 
     With all gradients, with some, with none; in any dtype that autocast may cast to, in either precision of fp32.
-    ``quiet``: nobody is told who serves the gradients.
+    ``quiet``: nobody is told who serves the gradients. Else that is told of what no call has said itself.
     """
     wants = ((False, True), (True, False), (True, True))
     for dtype in sorted(plans.DTYPES, key=lambda dtype: dtype is a.dtype):  # its own last, which is to be told
@@ -71,14 +73,14 @@ def ever_served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device:
             for want_a, want_b in wants:
                 like.requires_grad_(want_a)
                 other.requires_grad_(want_b)
-                alone = not (told and want_a and want_b)
-                if _served(handle, like, other, added, linear, device, "recorded", quiet=alone, tf32=tf32):
+                tell: Tell = "new" if told and want_a and want_b else "nothing"
+                if _served(handle, like, other, added, linear, device, "recorded", tell=tell, tf32=tf32):
                     return True
     return False
 
 
 def _served(
-    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, quiet: bool = False,
+    handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device: int, way: Way, *, tell: Tell = "all",
     tf32: bool | None = None,
 ) -> bool:  # fmt: skip
     if plans.hindered(a, b, bias, device) is not None:
@@ -104,8 +106,9 @@ def _served(
     points = tuple(winners.values())
     if points and worth(points, 0, way, handle.host_us):
         return True
-    for key, why in {} if quiet else (losers | {key: reason(points, way, handle.host_us) for key in winners}).items():
-        handle.note(key, f"torch: {why}")
+    for key, why in (losers | {key: reason(points, way, handle.host_us) for key in winners}).items():
+        if tell == "all" or (tell == "new" and key not in handle.served):
+            handle.note(key, f"torch: {why}")
     return False
 
 

@@ -115,11 +115,12 @@ def test_what_eager_code_leaves_to_torch_is_taken_by_a_graph(pack: Pack) -> None
     gt.optimize_(layer, pack, strict=True, host_us=1000)
     with torch.no_grad():
         assert torch.equal(layer(a), wanted)
-        assert all(who.startswith("torch: the kernel saves 50.0 us") for who in gt.served(pack).values())
+        forward = Gemm(M, N, K, "bf16").key
+        assert gt.served(pack)[forward].startswith("torch: the kernel saves 50.0 us")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = layer(a)
-        assert [who.partition(" ")[0] for who in gt.served(pack).values()] == ["kernel"]
+        assert gt.served(pack)[forward].startswith("kernel")
     for _ in range(2):
         out.zero_()
         graph.replay()
