@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
 from gemmtune.device import open_device
 from gemmtune.device.base import Device, Job, Limits
 from gemmtune.device.cuda.sanitizer import USUAL, sanitize
+from gemmtune.pack.check import of_pack
 from gemmtune.pack.format import PackData, read_pack
 from gemmtune.pack.schema import Kernel
 from gemmtune.search.result_file import blank_result
@@ -29,14 +29,7 @@ PROTOCOL = (
 
 def job_of(data: PackData, kernel: Kernel) -> Job:
     """The pack's own cubin, on the problem that it was tuned for."""
-    source = KernelSource(
-        kernel.configuration, kernel.recipe.entry, data.sources[kernel.sha], kernel.template_hash, kernel.recipe
-    )
-    resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
-    compiled = CompiledKernel(
-        source, kernel.arch, data.cubins[kernel.sha], resources, kernel.nvrtc, "", 0.0, cached=True
-    )
-    return Job(kernel.problem, compiled, seed=0, measure=False, effort="final")
+    return Job(kernel.problem, of_pack(data, kernel), seed=0, measure=False, effort="final")
 
 
 def examine(job: Job, device: Device, index: int) -> Mapping[str, Any]:

@@ -157,6 +157,14 @@ def check_pack(
     return CheckReport(Path(path), data.tool, files, where, tuple(kernels))
 
 
+def of_pack(data: PackData, kernel: Kernel) -> CompiledKernel:
+    """A kernel of the pack, ready to run: its own cubin and source."""
+    text = data.sources[kernel.sha]
+    source = KernelSource(kernel.configuration, kernel.recipe.entry, text, kernel.template_hash, kernel.recipe)
+    resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
+    return CompiledKernel(source, kernel.arch, data.cubins[kernel.sha], resources, kernel.nvrtc, "", 0.0, cached=True)
+
+
 def _kernels(data: PackData) -> dict[str, tuple[Table, Row]]:
     """Every kernel with one of its rows, an exact one where it has one."""
     out: dict[str, tuple[Table, Row]] = {}
@@ -196,8 +204,8 @@ class _Check:
         foreign = self._foreign(text)
         source = "own" if foreign is None else "trusted" if self._trust else "foreign"
         # a foreign source is not compiled either: a compiler can be made to run for ever
-        cubin = "unknown" if source == "foreign" else self._reproduced(text)
-        run = self._run(text, foreign)
+        cubin = "unknown" if source == "foreign" else self._reproduced()
+        run = self._run(foreign)
         verification = None if run.report is None else run.report.verification
         measurement = None if run.report is None else run.report.measurement
         point = self._point()
@@ -235,25 +243,21 @@ class _Check:
             return "its launch recipe is not what this gemmtune plans for its configuration"
         return None
 
-    def _source(self, text: str) -> KernelSource:
-        kernel = self._kernel
-        return KernelSource(kernel.configuration, kernel.recipe.entry, text, kernel.template_hash, kernel.recipe)
-
-    def _reproduced(self, text: str) -> str:
+    def _reproduced(self) -> str:
         """Whether NVRTC makes the pack's cubin from the pack's source: cubins are deterministic."""
         from gemmtune.codegen.nvrtc import compile_kernel, nvrtc_version
 
         try:
             if nvrtc_version() != self._kernel.nvrtc:
                 return "unknown"
-            made = compile_kernel(self._source(text), self._kernel.arch)
+            made = compile_kernel(of_pack(self._data, self._kernel).source, self._kernel.arch)
         except ToolchainError:
             return "unknown"
         except CompileError:
             return "differs"
         return "reproduced" if made.cubin_sha256 == self._kernel.sha else "differs"
 
-    def _run(self, text: str, foreign: str | None) -> _Run:
+    def _run(self, foreign: str | None) -> _Run:
         kernel, table = self._kernel, self._table
         try:
             device = self._devices.for_table(table)
@@ -267,21 +271,10 @@ class _Check:
             return _Run(key, "not run", other, missed="gpu")
         if device.kind == "emulator" and foreign is not None and not self._trust:
             return _Run(key, "not run", f"{foreign}.", missed="source")
-        resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
-        compiled = CompiledKernel(
-            self._source(text),
-            kernel.arch,
-            self._data.cubins[kernel.sha],
-            resources,
-            kernel.nvrtc,
-            "",
-            0.0,
-            cached=True,
-        )
         point = self._point()
         job = Job(
             problem=self._row.problem(point.axes if point else None),
-            kernel=compiled,
+            kernel=of_pack(self._data, kernel),
             seed=0,
             regime=cast("Regime", table.regime),
             cache=cast("Cache", table.cache),
