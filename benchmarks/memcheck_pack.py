@@ -15,8 +15,8 @@ from typing import Any
 from gemmtune.device import open_device
 from gemmtune.device.base import Device, Job, Limits
 from gemmtune.device.cuda.sanitizer import USUAL, sanitize
-from gemmtune.pack.check import of_pack
 from gemmtune.pack.format import PackData, read_pack
+from gemmtune.pack.rebuild import unpacked
 from gemmtune.pack.schema import Kernel
 from gemmtune.search.result_file import blank_result
 from gemmtune.search.results import save
@@ -29,7 +29,7 @@ PROTOCOL = (
 
 def job_of(data: PackData, kernel: Kernel) -> Job:
     """The pack's own cubin, on the problem that it was tuned for."""
-    return Job(kernel.problem, of_pack(data, kernel), seed=0, measure=False, effort="final")
+    return Job(kernel.problem, unpacked(data, kernel), seed=0, measure=False, effort="final")
 
 
 def examine(job: Job, device: Device, index: int) -> Mapping[str, Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
 from gemmtune.device.base import Job, Limits, Outcome, Report
 from gemmtune.pack.format import PackData, read_pack
+from gemmtune.pack.rebuild import unpacked
 from gemmtune.pack.schema import BASELINE, Kernel, Point, Row, Table
 from gemmtune.space.errors import CompileError, GemmtuneError, ToolchainError, UnsupportedError
 from gemmtune.space.gpu import TABLE
@@ -157,14 +157,6 @@ def check_pack(
     return CheckReport(Path(path), data.tool, files, where, tuple(kernels))
 
 
-def of_pack(data: PackData, kernel: Kernel) -> CompiledKernel:
-    """A kernel of the pack, ready to run: its own cubin and source."""
-    text = data.sources[kernel.sha]
-    source = KernelSource(kernel.configuration, kernel.recipe.entry, text, kernel.template_hash, kernel.recipe)
-    resources = KernelResources(kernel.registers, kernel.spill_bytes, 0, kernel.recipe.dynamic_shared)
-    return CompiledKernel(source, kernel.arch, data.cubins[kernel.sha], resources, kernel.nvrtc, "", 0.0, cached=True)
-
-
 def _kernels(data: PackData) -> dict[str, tuple[Table, Row]]:
     """Every kernel with one of its rows, an exact one where it has one."""
     out: dict[str, tuple[Table, Row]] = {}
@@ -250,7 +242,7 @@ class _Check:
         try:
             if nvrtc_version() != self._kernel.nvrtc:
                 return "unknown"
-            made = compile_kernel(of_pack(self._data, self._kernel).source, self._kernel.arch)
+            made = compile_kernel(unpacked(self._data, self._kernel).source, self._kernel.arch)
         except ToolchainError:
             return "unknown"
         except CompileError:
@@ -274,7 +266,7 @@ class _Check:
         point = self._point()
         job = Job(
             problem=self._row.problem(point.axes if point else None),
-            kernel=of_pack(self._data, kernel),
+            kernel=unpacked(self._data, kernel),
             seed=0,
             regime=cast("Regime", table.regime),
             cache=cast("Cache", table.cache),

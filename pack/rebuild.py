@@ -1,4 +1,7 @@
-"""Kernels of a history as they were measured: found again by the hash of their cubin, or compiled once more."""
+"""Kernels of a history as they were measured: found again by the hash of their cubin, or compiled once more.
+
+And how a pack describes a kernel, and what runs again by that description.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gemmtune.codegen.cache import KernelCache
 from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
-from gemmtune.pack.format import bindings, sha256
+from gemmtune.pack.format import PackData, bindings, sha256
 from gemmtune.pack.schema import Kernel
 from gemmtune.space.configuration import Configuration
 from gemmtune.space.errors import CompileError, PackError, ToolchainError
@@ -69,6 +72,27 @@ def pack_kernel(compiled: CompiledKernel, problem: Problem) -> Kernel:
         template_hash=compiled.source.template_hash,
         registers=resources.registers if resources else 0,
         spill_bytes=resources.spill_bytes if resources else 0,
+    )
+
+
+def unpacked(data: PackData, kernel: Kernel) -> CompiledKernel:
+    """A kernel of the pack, ready to run: its own cubin and source."""
+    source = KernelSource(
+        configuration=kernel.configuration,
+        entry=kernel.recipe.entry,
+        text=data.sources[kernel.sha],
+        template_hash=kernel.template_hash,
+        recipe=kernel.recipe,
+    )
+    return CompiledKernel(
+        source=source,
+        arch=kernel.arch,
+        cubin=data.cubins[kernel.sha],
+        resources=KernelResources(kernel.registers, kernel.spill_bytes, 0, 0),
+        nvrtc=kernel.nvrtc,
+        log="",
+        seconds=0.0,
+        cached=True,
     )
 
 

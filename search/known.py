@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmtune.codegen.cache import KernelCache
-from gemmtune.codegen.kernel import CompiledKernel, KernelResources, KernelSource
+from gemmtune.codegen.kernel import CompiledKernel, KernelSource
 from gemmtune.codegen.nvrtc import compile_kernel
 from gemmtune.codegen.render import render
 from gemmtune.db import History
@@ -132,6 +132,8 @@ class _Pack:
         )
 
     def best(self, problem: Problem) -> CompiledKernel:
+        from gemmtune.pack.rebuild import unpacked
+
         choice = self._dispatch.choose(problem)
         kernel = choice.kernel
         if kernel is None and choice.row is not None and choice.row.candidate is not None:
@@ -143,20 +145,4 @@ class _Pack:
             kernel = self._data.kernels[choice.row.candidate]  # it lost to the baseline: that too is a result
         if kernel is None:
             raise UnknownNameError(f"The pack {self._path.name} has no kernel for {problem.key} here: {choice.why}.")
-        source = KernelSource(
-            configuration=kernel.configuration,
-            entry=kernel.recipe.entry,
-            text=self._data.sources[kernel.sha],
-            template_hash=kernel.template_hash,
-            recipe=kernel.recipe,
-        )
-        return CompiledKernel(
-            source=source,
-            arch=kernel.arch,
-            cubin=self._data.cubins[kernel.sha],
-            resources=KernelResources(kernel.registers, kernel.spill_bytes, 0, 0),
-            nvrtc=kernel.nvrtc,
-            log="",
-            seconds=0.0,
-            cached=True,
-        )
+        return unpacked(self._data, kernel)
