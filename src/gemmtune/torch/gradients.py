@@ -61,7 +61,7 @@ def ever_served(handle: Handle, a: Any, b: Any, bias: Any, linear: bool, device:
     """Whether kernels are worth calling for this product in any eager code.
 
     With all gradients, with some, with none; in any dtype that autocast may cast to, in either precision of fp32.
-    ``quiet``: nobody is told who serves the gradients. Else that is told of what no call has said itself.
+    ``quiet``: nobody is told who serves the gradients; else that is told, but for what a call itself has said.
     """
     wants = ((False, True), (True, False), (True, True))
     for dtype in sorted(plans.DTYPES, key=lambda dtype: dtype is a.dtype):  # its own last, which is to be told
